@@ -1,8 +1,8 @@
 """Packaging of the overlay.
 
-``patches``, ``launch`` and ``configs`` are top-level folders of the repository, but their names are too generic to install
-as they are: they are installed as ``april.patches``, ``april.launch`` and ``april.configs``. This mapping is the only place
-that says so.
+``patches``, ``launch`` and ``configs`` are top-level folders of the repository, but their names are too generic to
+install as they are: they are installed as ``april.patches``, ``april.launch`` and ``april.configs``. This mapping is
+the only place that says so.
 """
 
 from __future__ import annotations

@@ -1,0 +1,13 @@
+"""Entry of ``make setup``: runs the set-up from the checkout, before anything is installed.
+
+Any Python 3.8 or later will do to start it; which one makes the environment is found later, and said when it is
+missing.
+"""
+
+import os
+import runpy
+import sys
+
+if __name__ == "__main__":
+    sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    runpy.run_module("launch.environment", run_name="__main__", alter_sys=True)
