@@ -28,8 +28,8 @@ NETWORK = re.compile(
 CAUSES = (
     (
         re.compile(r"DO NOT MATCH THE HASHES|[Hh]ash mismatch"),
-        "a download does not have the hash that the lock file names (a mirror that repacks, or a damaged cache): nothing "
-        "of it was installed; clear the installers' caches or use another index, then run it again",
+        "a download does not have the hash that the lock file names (a mirror that repacks, or a damaged cache): "
+        "nothing of it was installed; clear the installers' caches or use another index, then run it again",
     ),
     (
         re.compile(r"No space left on device|Disk quota exceeded"),
