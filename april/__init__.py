@@ -1,0 +1,1 @@
+"""Active partial rollouts for slime and SGLang."""

@@ -1,0 +1,151 @@
+"""Finds the host: slime's tree, an importable slime, miles' unpacked wheel, or a clone of slime at the pin.
+
+Only files are looked at; nothing of a host is imported.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib.util
+import os
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from april.errors import UsageError
+from april.hosts import NAMES, Host
+from april.hosts.miles import Miles
+from april.hosts.slime import Slime
+
+SLIME_PIN = "624b824"
+SLIME_URL = "https://github.com/THUDM/slime"
+CLONE_LIMIT_S = 20.0
+SLIME_FINGERPRINTS = {
+    "train.py": "7094c21e504a",
+    "slime/ray/placement_group.py": "b5f349ae2720",
+    "slime/ray/rollout.py": "aefb54e9f151",
+    "slime/rollout/data_source.py": "96d77d620f10",
+    "slime/rollout/sglang_rollout.py": "17c901f242eb",
+    "slime/utils/accelerator/__init__.py": "1ed7b915ac18",
+    "slime/utils/arguments.py": "b0c5c647813f",
+    "slime/utils/types.py": "79207c0b7982",
+}
+"""What the overlay relies on, at the pin: the first 12 digits of the sha256 of each file's syntax tree."""
+
+
+def resolve(name: str, slime_dir: str | None, environ: Mapping[str, str]) -> Host:
+    """The host that the user asked for; ``auto`` prefers a slime that is here, then miles, then a clone of slime.
+
+    Raises:
+        UsageError: unknown name, a folder that is no slime, another version, or nothing found.
+    """
+    if name not in ("auto", *NAMES):
+        raise UsageError(f"unknown host {name!r}: use auto, {' or '.join(NAMES)}")
+    given = slime_dir or environ.get("SLIME_DIR")
+    if name == "miles":
+        return _miles(environ)
+    if given:
+        return slime_at(Path(given), environ)
+    if installed := _importable("slime"):
+        return slime_at(installed, environ)
+    if name == "auto" and miles_root(environ) is not None:
+        return _miles(environ)
+    if cloned := _clone():
+        return slime_at(cloned, environ)
+    raise UsageError(
+        f"no slime found: give its tree at {SLIME_PIN} by --slime-dir or SLIME_DIR (a clone was not possible), "
+        "or use --host miles after 'make setup'"
+    )
+
+
+def slime_at(root: Path, environ: Mapping[str, str]) -> Slime:
+    """slime's tree at ``root``, verified to be the pin.
+
+    Raises:
+        UsageError: when it is no slime, another version, or there is no Megatron-LM for it.
+    """
+    root = root.expanduser().resolve()
+    if not (root / "slime" / "ray" / "rollout.py").is_file() or not (root / "train.py").is_file():
+        raise UsageError(f"{root} is no slime tree: it lacks slime/ray/rollout.py or train.py")
+    for name, expected in SLIME_FINGERPRINTS.items():
+        path = root / name
+        found = fingerprint(path) if path.is_file() else "missing"
+        if found != expected:
+            raise UsageError(f"{root} is another version of slime than {SLIME_PIN}: {name} is {found}, not {expected}")
+    megatron = None
+    if not _has_megatron_training():
+        megatron = miles_root(environ)
+        if megatron is None:
+            raise UsageError(
+                "slime needs Megatron-LM with megatron.training: put it on PYTHONPATH, or run 'make setup', which "
+                "unpacks the one in miles' wheel"
+            )
+    return Slime(root, SLIME_PIN, megatron)
+
+
+def from_environment(environ: Mapping[str, str]) -> Host:
+    """The host of a run that has been resolved already (``APRIL_HOST``, ``APRIL_HOST_ROOT``)."""
+    root = Path(environ["APRIL_HOST_ROOT"])
+    if environ["APRIL_HOST"] == "miles":
+        return Miles(root, environ["APRIL_HOST_VERSION"])
+    return Slime(root, environ["APRIL_HOST_VERSION"])
+
+
+def fingerprint(path: Path) -> str:
+    """12 digits that change when the code of a Python file does, but not with comments or formatting."""
+    return hashlib.sha256(ast.dump(ast.parse(path.read_text())).encode()).hexdigest()[:12]
+
+
+def miles_root(environ: Mapping[str, str]) -> Path | None:
+    """Where miles' wheel is unpacked: ``APRIL_MILES_DIR``, or beside this environment by ``make setup``."""
+    import sys
+
+    given = environ.get("APRIL_MILES_DIR")
+    candidates = [Path(given)] if given else sorted(Path(sys.prefix, "share", "april").glob("miles-*"))
+    return next((path for path in candidates[::-1] if (path / "miles" / "__init__.py").is_file()), None)
+
+
+def _miles(environ: Mapping[str, str]) -> Miles:
+    root = miles_root(environ)
+    if root is None:
+        raise UsageError("miles is not unpacked here: run 'make setup', or give its folder by APRIL_MILES_DIR")
+    infos = sorted(root.glob("miles_rl-*.dist-info"))
+    return Miles(root, infos[-1].name.removeprefix("miles_rl-").removesuffix(".dist-info") if infos else "unknown")
+
+
+def _importable(package: str) -> Path | None:
+    """The tree around an importable package (its train.py is not part of the package)."""
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    root = Path(next(iter(spec.submodule_search_locations))).parent
+    return root if (root / "train.py").is_file() else None
+
+
+def _has_megatron_training() -> bool:
+    spec = importlib.util.find_spec("megatron")
+    return spec is not None and any((Path(place) / "training").is_dir() for place in spec.submodule_search_locations or ())
+
+
+def _clone() -> Path | None:
+    """A clone of slime at the pin in the user's cache, or None when it cannot be had in time."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "april"
+    target, partial = cache / f"slime-{SLIME_PIN}", cache / f"slime-{SLIME_PIN}.partial-{os.getpid()}"
+    if target.is_dir():
+        return target
+    cache.mkdir(parents=True, exist_ok=True)
+    try:
+        environment = {**os.environ, "GIT_TERMINAL_PROMPT": "0"}
+        for command in (
+            ["git", "clone", "--quiet", "--filter=blob:none", SLIME_URL, str(partial)],
+            ["git", "-C", str(partial), "checkout", "--quiet", SLIME_PIN],
+        ):
+            subprocess.run(command, check=True, timeout=CLONE_LIMIT_S, capture_output=True, env=environment)
+    except (OSError, subprocess.SubprocessError):
+        import shutil
+
+        shutil.rmtree(partial, ignore_errors=True)
+        return None
+    partial.rename(target)
+    return target

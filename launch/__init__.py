@@ -1,0 +1,1 @@
+"""The command line ``april``: set-up, training runs, quick start."""

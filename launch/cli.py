@@ -1,0 +1,47 @@
+"""The command ``april``: finds the subcommand and imports only that, so that help is quick."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+
+from april.errors import AprilError
+
+COMMANDS = {
+    "train": ("april.launch.train.command", "train with the overlay: april train [our flags] [slime flags]"),
+    "quickstart": ("april.launch.quickstart.main", "see it learn on a CPU: a small policy, with and without april"),
+}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run a subcommand; returns its exit code (2: usage, 1: failure)."""
+    words = sys.argv[1:] if argv is None else argv
+    if not words or words[0] in ("-h", "--help"):
+        print(_help())
+        return 0
+    name, rest = words[0], words[1:]
+    try:
+        return _command(name)(rest)
+    except AprilError as error:
+        print(f"april: error: {error}", file=sys.stderr)
+        return error.exit_code
+
+
+def _help() -> str:
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:{width}}  {summary}" for name, (_, summary) in COMMANDS.items()]
+    return "\n".join(["usage: april COMMAND ...", "", "commands:", *lines, "", "april COMMAND --help says more."])
+
+
+def _command(name: str) -> Callable[[list[str]], int]:
+    from april.errors import UsageError
+
+    if name not in COMMANDS:
+        raise UsageError(f"unknown command {name!r}: use {', '.join(COMMANDS)}")
+    run: Callable[[list[str]], int] = importlib.import_module(COMMANDS[name][0]).run
+    return run
+
+
+if __name__ == "__main__":
+    sys.exit(main())

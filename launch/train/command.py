@@ -1,0 +1,102 @@
+"""``april train``: our own flags, the checks that need no heavy import, and the run directory."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+
+from april.errors import UsageError
+from april.hosts import Host
+from april.hosts.resolve import resolve
+from april.launch.train import cpu, preflight, supervisor
+
+ROLLOUT = {
+    "on": (
+        "--partial-rollout --rollout-function-path april.rollout.generate_rollout "
+        "--data-source-path april.buffer.PartialDataSource"
+    ).split(),
+    "off": ["--rollout-function-path", "april.rollout.generate_rollout_sync"],
+}
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of our own flags; all others are the host's."""
+    made = argparse.ArgumentParser(
+        prog="april train",
+        allow_abbrev=False,
+        description="The host's training loop with the overlay. All other flags are the host's (slime, Megatron, "
+        "--sglang-*) and ours that reach its workers (--april-*); docs/flags.md lists them.",
+    )
+    made.add_argument("--host", default="auto", help="auto, slime or miles (default: a slime that is here, else miles)")
+    made.add_argument("--slime-dir", metavar="DIR", help="slime's source tree; default: $SLIME_DIR")
+    made.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda", "rocm"])
+    made.add_argument("--april", default="on", choices=["on", "off"], help="off: the host's own rollout, unchanged")
+    made.add_argument("--run-dir", metavar="DIR", help="where the run writes (default: runs/<time>-<id>)")
+    made.add_argument("--quiet", action="store_true", help="host output to the run directory's log only")
+    made.add_argument("--dry-run", action="store_true", help="print the host's flags and the environment, start nothing")
+    return made
+
+
+def run(argv: list[str]) -> int:
+    """Check, start and supervise a run; returns the exit code.
+
+    Raises:
+        UsageError: for what is wrong before anything has started.
+    """
+    ours, theirs = parser().parse_known_args(argv)
+    host = resolve(ours.host, ours.slime_dir, os.environ)
+    device = preflight.device(ours.device)
+    flags = host_flags(host, device, ours.april, theirs)
+    preflight.check(flags, device)
+    if ours.dry_run:
+        print("\n".join([*(f"{k}={v}" for k, v in overlay_environment(host, device).items()), " ".join(flags)]))
+        return 0
+    run_dir = make_run_dir(ours.run_dir)
+    environment = {**os.environ, **overlay_environment(host, device), "APRIL_RUN_DIR": str(run_dir)}
+    print(f"april: {host.name} {host.version} on {device}, run directory {run_dir}", file=sys.stderr)
+    for lack in host.lacks:
+        print(f"april: {host.name} lacks {lack.feature}: {lack.because}", file=sys.stderr)
+    return supervisor.run([sys.executable, "-m", "april.launch.train.driver", *flags], environment, run_dir, not ours.quiet)
+
+
+def host_flags(host: Host, device: str, april: str, theirs: list[str]) -> list[str]:
+    """The complete flags for the host's parser; the user's come last and win."""
+    given = cpu.FLAGS + host.cpu_flags() if device == "cpu" else []
+    return [*given, *ROLLOUT[april], *theirs]
+
+
+def overlay_environment(host: Host, device: str) -> dict[str, str]:
+    """What every process of the run gets beside the user's environment; what the user has set wins for a CPU's defaults."""
+    root = host.paths()[0]
+    search = [str(path) for path in host.paths()] + [path for path in [os.environ.get("PYTHONPATH")] if path]
+    defaults: Mapping[str, str] = {**(cpu.ENVIRONMENT if device == "cpu" else {}), **host.environment(device)}
+    return {
+        **{name: os.environ.get(name, value) for name, value in defaults.items()},
+        "PYTHONPATH": os.pathsep.join(search),
+        "APRIL_HOST": host.name,
+        "APRIL_HOST_ROOT": str(root),
+        "APRIL_HOST_VERSION": host.version,
+        "APRIL_DEVICE": device,
+        "APRIL_RUN_ID": uuid.uuid4().hex[:8],
+    }
+
+
+def make_run_dir(given: str | None) -> Path:
+    """An empty run directory.
+
+    Raises:
+        UsageError: when ``given`` holds something already or cannot be made.
+    """
+    run_dir = Path(given or f"runs/{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:4]}").resolve()
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--run-dir {run_dir}: {error.strerror}") from error
+    if any(run_dir.iterdir()):
+        raise UsageError(f"--run-dir {run_dir} is not empty: give a new one, so that no run is overwritten")
+    return run_dir

@@ -1,0 +1,68 @@
+"""Parses the flags of a run with the host's own parser, and refuses what it would silently ignore."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import difflib
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+from april.config import add_arguments
+from april.errors import UsageError
+from april.hosts import Host
+
+
+def parse(host: Host, argv: list[str]) -> Namespace:
+    """The host's namespace with our flags in it.
+
+    The hosts parse in several passes, each ignoring what another may know, so that a misspelt flag is lost in all of
+    them; here a flag that no pass knows is an error.
+
+    Raises:
+        UsageError: for an unknown flag (with the nearest known one) or a bad value.
+    """
+
+    def add(parser: ArgumentParser) -> ArgumentParser:
+        parser.error = _refuse  # type: ignore[method-assign]
+        return add_arguments(parser)
+
+    with _registered_flags() as known:
+        args = host.parse_args(add)
+    if unknown := _unknown(argv, known):
+        raise UsageError("; ".join(unknown))
+    return args
+
+
+@contextlib.contextmanager
+def _registered_flags() -> Iterator[set[str]]:
+    """Collects the flags of every parser that is built inside the context."""
+    container: Any = argparse._ActionsContainer
+    original = container._add_action
+    known: set[str] = set()
+
+    def add_action(self: Any, action: argparse.Action) -> argparse.Action:
+        known.update(action.option_strings)
+        return original(self, action)  # type: ignore[no-any-return]
+
+    container._add_action = add_action
+    try:
+        yield known
+    finally:
+        container._add_action = original
+
+
+def _unknown(argv: list[str], known: set[str]) -> list[str]:
+    """A line for each flag of ``argv`` that is not ``known``."""
+    lines = []
+    for token in argv:
+        flag = token.split("=", 1)[0]
+        if flag.startswith("--") and flag not in known:
+            near = difflib.get_close_matches(flag, sorted(known), n=1)
+            lines.append(f"unknown flag {flag}" + (f" (did you mean {near[0]}?)" if near else ""))
+    return lines
+
+
+def _refuse(message: str) -> NoReturn:
+    raise UsageError(message)

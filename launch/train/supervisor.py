@@ -1,0 +1,121 @@
+"""Starts the driver of a run, passes signals on, and ends everything that came of it, and only that.
+
+The supervisor is a subreaper: whatever the driver starts (Ray, engines, router) stays its descendant even when the parent in
+between dies, so that the descendants at the end are exactly what the run left behind.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any
+
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+GRACE_S = 15.0
+"""How long the driver may take to shut down after a signal, and what it left behind to end by itself."""
+
+
+def run(command: list[str], environment: Mapping[str, str], run_dir: Path, echo: bool) -> int:
+    """Run ``command`` to its end; returns its exit code (128 + signal number after a signal).
+
+    Its output goes to ``run_dir/logs/driver.log``, and to our own when ``echo``. The reason of a failure, which the driver
+    leaves in ``run_dir/error.json``, is printed as one line.
+    """
+    _prctl(PR_SET_CHILD_SUBREAPER, 1)
+    log = run_dir / "logs" / "driver.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    received: list[int] = []
+    with log.open("wb") as sink:
+        driver = subprocess.Popen(
+            command,
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=lambda: _prctl(PR_SET_PDEATHSIG, signal.SIGTERM),
+        )
+
+        def forward(signum: int, frame: Any) -> None:
+            received.append(signum)
+            driver.send_signal(signal.SIGTERM)
+            threading.Thread(target=_end_stuck, args=(driver,), daemon=True).start()
+
+        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(signum, forward)
+        assert driver.stdout is not None
+        reader = threading.Thread(target=_copy, args=(driver.stdout, sink, echo), daemon=True)
+        reader.start()
+        code = driver.wait()
+        end_descendants()
+        reader.join(timeout=GRACE_S)
+    if received:
+        return 128 + received[0]
+    return _outcome(code, run_dir, log)
+
+
+def end_descendants() -> list[int]:
+    """Terminate, then kill, every descendant of this process; returns the pids that had to be ended."""
+    import psutil
+
+    ended: list[int] = []
+    while left := psutil.Process().children(recursive=True):
+        for child in left:
+            ended.append(child.pid)
+            _send(child, signal.SIGTERM)
+        _, alive = psutil.wait_procs(left, timeout=3)
+        for child in alive:
+            _send(child, signal.SIGKILL)
+        psutil.wait_procs(alive, timeout=3)
+    return ended
+
+
+def _send(child: Any, signum: int) -> None:
+    import psutil
+
+    try:
+        child.send_signal(signum)
+    except psutil.NoSuchProcess:
+        return  # it ended by itself
+
+
+def _end_stuck(driver: subprocess.Popen[bytes]) -> None:
+    try:
+        driver.wait(timeout=GRACE_S)
+    except subprocess.TimeoutExpired:
+        driver.kill()
+
+
+def _copy(source: IO[bytes], sink: IO[bytes], echo: bool) -> None:
+    for line in iter(source.readline, b""):
+        sink.write(line)
+        sink.flush()
+        if echo:
+            sys.stderr.buffer.write(line)
+            sys.stderr.buffer.flush()
+
+
+def _outcome(code: int, run_dir: Path, log: Path) -> int:
+    """The exit code, with the reason of a failure on stderr."""
+    error = run_dir / "error.json"
+    if error.exists():
+        body = json.loads(error.read_text())
+        print(f"april: error: {body['message']}", file=sys.stderr)
+        return int(body["exit_code"])
+    if code != 0:
+        print(f"april: error: the driver ended with code {code}; its output is in {log}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _prctl(option: int, value: int) -> None:
+    """Linux process control; elsewhere a run may leave orphans, which is said where it is started."""
+    if sys.platform == "linux" and ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))

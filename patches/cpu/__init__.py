@@ -1,0 +1,1 @@
+"""The CPU host: everything that slime, miles, Megatron and SGLang need to train end to end without a GPU."""

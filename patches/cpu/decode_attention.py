@@ -1,0 +1,77 @@
+"""Decode attention of the ``torch_native`` backend for all sequences of the batch at once.
+
+SGLang's CPU fallback loops over the sequences in Python, several tensor operations each. Here the sequences are gathered into
+padded blocks, longest first, and each block is one call of scaled dot-product attention. Query heads of one key head become
+the query positions of that call, so that grouped-query attention needs no copy of keys and values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+WASTE = 1.5
+"""A block is cut when padding would make it this many times larger than its content."""
+
+
+def forward_decode(
+    original: Callable[..., torch.Tensor],
+    self: Any,
+    query: torch.Tensor,
+    output: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    req_to_token: torch.Tensor,
+    req_pool_indices: torch.Tensor,
+    seq_lens: torch.Tensor,
+    encoder_lens: torch.Tensor | None = None,
+    **options: Any,
+) -> torch.Tensor:
+    """One decode step.
+
+    Args:
+        query: [batch, heads, head_size], one token of each sequence.
+        output: [batch, heads, v_head_size], filled and returned.
+        k_cache: [slots, kv_heads, head_size], and ``v_cache`` [slots, kv_heads, v_head_size].
+        req_to_token: [requests, context]: slot of each position of a request.
+        req_pool_indices: [batch], row of ``req_to_token`` of each sequence.
+        seq_lens: [batch], tokens of each sequence, the new one included.
+        encoder_lens: for cross attention, which stays with SGLang's own loop, as sliding windows do.
+    """
+    if encoder_lens is not None or options.get("sliding_window_size") is not None or query.shape[0] == 1:
+        return original(
+            self, query, output, k_cache, v_cache, req_to_token, req_pool_indices, seq_lens, encoder_lens, **options
+        )
+    lengths = seq_lens.tolist()
+    for block in blocks(lengths):
+        rows = torch.tensor(block)
+        longest = lengths[block[0]]
+        slots = req_to_token[req_pool_indices[rows], :longest]
+        valid = torch.arange(longest) < seq_lens[rows].unsqueeze(1)
+        slots = slots.masked_fill(~valid, 0)
+        keys, values = (cache[slots].transpose(1, 2).to(query.dtype) for cache in (k_cache, v_cache))
+        kv_heads = keys.shape[1]
+        grouped = query[rows].unflatten(1, (kv_heads, -1))
+        attended = F.scaled_dot_product_attention(
+            grouped, keys, values, attn_mask=valid[:, None, None, :], scale=options.get("scaling")
+        )
+        output[rows] = attended.flatten(1, 2)
+    return output
+
+
+def blocks(lengths: list[int]) -> list[list[int]]:
+    """Indices of ``lengths`` in blocks, longest first; a block's padded size stays below ``WASTE`` times its content."""
+    order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
+    cut: list[list[int]] = []
+    content = 0
+    for index in order:
+        if cut and lengths[cut[-1][0]] * (len(cut[-1]) + 1) <= WASTE * (content + lengths[index]):
+            cut[-1].append(index)
+            content += lengths[index]
+        else:
+            cut.append([index])
+            content = lengths[index]
+    return cut

@@ -1,0 +1,1 @@
+"""Quantized self-speculative decoding for SGLang."""
