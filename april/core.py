@@ -1,0 +1,272 @@
+"""The nouns of active partial rollouts. Pure: knows no host, no engine, no clock.
+
+A *group* holds the trajectories of one prompt. A *trajectory* is one response, grown over one or more *legs*; a leg is
+what one request generated under one policy version. A round takes groups, and each of them ends trained, recycled or
+dropped, exactly once.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+
+class TrajectoryState(enum.Enum):
+    """Where a trajectory stands. ``FAILED``, a host's soft failure, has ended: it counts when it has a reward."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    FINISHED = "finished"
+    TRUNCATED = "truncated"
+    PARTIAL = "partial"
+    FAILED = "failed"
+    EXPIRED = "expired"
+
+
+ENDED = frozenset({TrajectoryState.FINISHED, TrajectoryState.TRUNCATED, TrajectoryState.FAILED})
+
+# A trajectory that ended may still expire: a surplus group that waited in the buffer beyond the staleness cap.
+MOVES: dict[TrajectoryState, frozenset[TrajectoryState]] = {
+    TrajectoryState.PENDING: frozenset({TrajectoryState.RUNNING}),
+    TrajectoryState.RUNNING: ENDED | {TrajectoryState.PARTIAL},
+    TrajectoryState.PARTIAL: frozenset({TrajectoryState.RUNNING, TrajectoryState.EXPIRED}),
+    TrajectoryState.FINISHED: frozenset({TrajectoryState.EXPIRED}),
+    TrajectoryState.TRUNCATED: frozenset({TrajectoryState.EXPIRED}),
+    TrajectoryState.FAILED: frozenset({TrajectoryState.EXPIRED}),
+    TrajectoryState.EXPIRED: frozenset(),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Leg:
+    """Tokens ``[start, start + length)`` of a response, generated under ``policy_version`` in round ``rollout_id``."""
+
+    policy_version: int
+    start: int
+    length: int
+    rollout_id: int
+
+    @property
+    def end(self) -> int:
+        """One past the last token."""
+        return self.start + self.length
+
+    def to_dict(self) -> dict[str, int]:
+        """Plain numbers, as kept in a sample's metadata."""
+        return {
+            "policy_version": self.policy_version,
+            "start": self.start,
+            "length": self.length,
+            "rollout_id": self.rollout_id,
+        }
+
+    @classmethod
+    def from_dict(cls, data: dict[str, int]) -> Leg:
+        """Inverse of ``to_dict``."""
+        return cls(data["policy_version"], data["start"], data["length"], data["rollout_id"])
+
+
+def legs_fault(legs: Iterable[Leg], length: int) -> str | None:
+    """Why these legs do not tile a response of ``length`` tokens, or None where they do."""
+    position = 0
+    for leg in legs:
+        if leg.length <= 0:
+            return f"a leg at {leg.start} has {leg.length} tokens"
+        if leg.start != position:
+            return f"a leg starts at {leg.start}, the one before ends at {position}"
+        position = leg.end
+    return None if position == length else f"the legs cover {position} of {length} tokens"
+
+
+def versions_of(legs: Iterable[Leg]) -> list[int]:
+    """The policy version of each token, in order."""
+    return [leg.policy_version for leg in legs for _ in range(leg.length)]
+
+
+@dataclass(slots=True)
+class Trajectory:
+    """One member of a group: the host's object and what we know of it.
+
+    ``payload`` is the host's sample, or a list of samples where a custom generate function made several of one
+    (fan-out); ``length`` counts response tokens over all of them. ``discarded`` are tokens that the last leg threw away
+    (a custom generate function that started over). ``started`` and ``ended`` frame the last leg, in unix seconds.
+    """
+
+    payload: Any
+    state: TrajectoryState = TrajectoryState.PENDING
+    legs: tuple[Leg, ...] = ()
+    length: int = 0
+    rewarded: bool = False
+    discarded: int = 0
+    started: float | None = None
+    ended: float | None = None
+
+    def move(self, state: TrajectoryState) -> None:
+        """Go to ``state``; an illegal move is a bug and asserts."""
+        assert state in MOVES[self.state], f"illegal move {self.state.value} -> {state.value}"
+        self.state = state
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether no more tokens will come."""
+        return self.state in ENDED
+
+    def generated_in(self, rollout_id: int) -> int:
+        """Tokens that round ``rollout_id`` generated."""
+        return sum(leg.length for leg in self.legs if leg.rollout_id == rollout_id)
+
+
+@dataclass(slots=True)
+class Group:
+    """All trajectories of one prompt; trained together or not at all. ``index`` is unique over a run."""
+
+    index: int
+    members: list[Trajectory]
+    # Submissions in this round that brought no token: an engine that only ever aborts must not spin.
+    stalls: int = field(default=0, compare=False)
+
+    @property
+    def legs(self) -> Iterator[Leg]:
+        """Every leg of every member."""
+        return (leg for member in self.members for leg in member.legs)
+
+    @property
+    def tokens(self) -> int:
+        """Response tokens held."""
+        return sum(member.length for member in self.members)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether every member has."""
+        return all(member.has_ended for member in self.members)
+
+    @property
+    def finished(self) -> bool:
+        """Whether it may be trained: every member ended and has a reward."""
+        return self.has_ended and all(member.rewarded for member in self.members)
+
+    @property
+    def fresh(self) -> bool:
+        """Whether nothing was generated for it yet."""
+        return self.tokens == 0 and not any(member.has_ended for member in self.members)
+
+    @property
+    def unfinished_with_tokens(self) -> int:
+        """Responses that would go on from where they stopped."""
+        return sum(1 for member in self.members if not member.has_ended and member.length > 0)
+
+    @property
+    def oldest_version(self) -> int | None:
+        """The least policy version of any token, or None without tokens."""
+        return min((leg.policy_version for leg in self.legs), default=None)
+
+    def lag(self, policy_version: int) -> int:
+        """How many versions its oldest token is behind; 0 without tokens."""
+        oldest = self.oldest_version
+        return 0 if oldest is None else max(0, policy_version - oldest)
+
+    def generated_in(self, rollout_id: int) -> int:
+        """Tokens that round ``rollout_id`` generated."""
+        return sum(member.generated_in(rollout_id) for member in self.members)
+
+
+def priority(group: Group, max_response_len: int) -> tuple[int, float, int, int]:
+    """Sort key of admission: finished first; then oldest policy version, then least still to come; new prompts last.
+
+    What is still to come is bounded by the token budget of the unfinished members: no length model is assumed here.
+    """
+    oldest = group.oldest_version
+    rest = sum(max(0, max_response_len - member.length) for member in group.members if not member.has_ended)
+    return (0 if group.finished else 1, float("inf") if oldest is None else oldest, rest, group.index)
+
+
+@dataclass(frozen=True, slots=True)
+class RoundPlan:
+    """What one round is to do. ``target`` finished groups end it; up to ``over_sampling`` are taken at once.
+
+    ``drain_deadline`` is in seconds. Without ``keep_partials`` what is not trained starts again from its prompt.
+    ``max_rejected``: so many rejections in a row, with nothing kept, and the round fails instead of going on for ever.
+    """
+
+    rollout_id: int
+    policy_version: int
+    target: int
+    over_sampling: int
+    max_response_len: int
+    drain_deadline: float = 120.0
+    keep_partials: bool = True
+    max_rejected: int = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """A group that is neither trained nor recycled, and why."""
+
+    group: Group
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One leg on the timeline; times in unix seconds."""
+
+    group: int
+    sample: int
+    start: float
+    end: float
+    tokens: int
+    outcome: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """As emitted."""
+        return {
+            "group": self.group,
+            "sample": self.sample,
+            "start": self.start,
+            "end": self.end,
+            "tokens": self.tokens,
+            "outcome": self.outcome,
+        }
+
+
+@dataclass(slots=True)
+class RoundResult:
+    """What became of every group of a round, and what it cost. Token counts are response tokens."""
+
+    plan: RoundPlan
+    trained: list[Group] = field(default_factory=list)
+    recycled: list[Group] = field(default_factory=list)
+    surplus: list[Group] = field(default_factory=list)
+    dropped: list[Dropped] = field(default_factory=list)
+    submitted: int = 0
+    resumed: int = 0
+    expired: int = 0
+    wasted_tokens: int = 0
+    generated_tokens: int = 0
+    drain_seconds: float = 0.0
+    # Groups whose task failed or did not end while draining: recycled with what they had.
+    drain_errors: list[str] = field(default_factory=list)
+    spans: list[Span] = field(default_factory=list)
+
+    @property
+    def trained_tokens(self) -> int:
+        """Response tokens handed to the trainer."""
+        return sum(group.tokens for group in self.trained)
+
+    @property
+    def recycled_tokens(self) -> int:
+        """Response tokens that went to the buffer."""
+        return sum(group.tokens for group in (*self.recycled, *self.surplus))
+
+    @property
+    def off_policy_tokens(self) -> int:
+        """Trained tokens of an older version than the round's."""
+        legs = (leg for group in self.trained for leg in group.legs)
+        return sum(leg.length for leg in legs if leg.policy_version < self.plan.policy_version)
+
+    @property
+    def max_lag(self) -> int:
+        """The largest lag of a trained token."""
+        return max((group.lag(self.plan.policy_version) for group in self.trained), default=0)

@@ -1,0 +1,194 @@
+"""The Engine of a round on a real host: one group through the host's own generate-and-reward code and its engines."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import logging
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from april import samples
+from april.core import Group, RoundPlan, Trajectory, TrajectoryState
+from april.errors import AprilError
+from april.hosts.rollout import RolloutBindings
+from april.staleness import VersionClock, parse_version
+from april.telemetry.timeline import Timeline
+from april.workers import Workers
+
+logger = logging.getLogger(__name__)
+
+
+class HostEngine:
+    """Implements ``april.ports.Engine``.
+
+    The host generates: what is ours is to hand it only what is left to do (ended members are passed as stand-ins), to
+    record a leg per generation, and to reward what was generated but not judged when a round ended.
+    """
+
+    def __init__(
+        self, host: RolloutBindings, args: Any, plan: RoundPlan, workers: Workers, clock: VersionClock, line: Timeline
+    ) -> None:
+        self.host = host
+        self.args = args
+        self.plan = plan
+        self.state = host.fresh_state(args)
+        self._workers = workers
+        self._clock = clock
+        self._line = line
+        # Groups in the host's hands, with what their members had before.
+        self._live: dict[int, tuple[Group, list[samples.Mark | None]]] = {}
+
+    async def submit(self, group: Group) -> Group:
+        """Generate what is missing and reward it. What the host raises goes through."""
+        started = time.time()
+        group = self._whole_or_new(group)
+        for member in group.members:
+            self._begin(member)
+        marks = [None if member.has_ended else samples.mark(member.payload) for member in group.members]
+        self._live[group.index] = group, marks
+        members, _ = await asyncio.gather(self._generate(group), self._reward_ended(group))
+        times = started, time.time()
+        pairs = zip(group.members, members, marks, strict=True)
+        moved = [self._ended(old, new, before, self._line.span(new) or times) for old, new, before in pairs]
+        del self._live[group.index]
+        return Group(group.index, moved, stalls=group.stalls)
+
+    async def abort_all(self, deadline: float) -> None:
+        """No queued member starts any more, and every worker aborts until it idles."""
+        self.state.aborted = True
+        await self._workers.abort_until_idle(deadline)
+
+    async def load(self) -> int | None:
+        """Requests in all workers."""
+        return await self._workers.load()
+
+    def restart(self, group: Group) -> Group:
+        """The group's prompts only."""
+        return samples.group_of([samples.restart(member.payload) for member in group.members])
+
+    def recover(self, group: Group) -> Group:
+        """What a submitted group has now, copied: its task may still be writing to the original."""
+        live, marks = self._live.pop(group.index, (group, [None] * len(group.members)))
+        moved = []
+        for member, before in zip(live.members, marks, strict=True):
+            span = self._line.span(member.payload) or (time.time(), time.time())
+            try:
+                moved.append(self._ended(member, copy.deepcopy(member.payload), before, span))
+            except AprilError:
+                # A custom generate function, cut off while it was writing: its prompt starts again.
+                if before is None or not self._custom(member.payload):
+                    raise
+                moved.append(self._again(member))
+        return Group(group.index, moved, stalls=group.stalls)
+
+    # Before
+
+    def _custom(self, sample: Any) -> bool:
+        per_sample = getattr(sample, "generate_function_path", None)
+        return bool(per_sample or self.args.custom_generate_function_path)
+
+    def _whole_or_new(self, group: Group) -> Group:
+        """A fan-out cannot be resumed by the host: what of it has not ended starts again from its origin.
+
+        Where one reward judges the whole group, and a member is a list, the group starts again as a whole.
+        """
+        if not any(isinstance(member.payload, list) for member in group.members):
+            return group
+        members = [
+            self._again(member)
+            if self.args.group_rm or (isinstance(member.payload, list) and not member.has_ended)
+            else member
+            for member in group.members
+        ]
+        return Group(group.index, members, stalls=group.stalls)
+
+    def _again(self, member: Trajectory) -> Trajectory:
+        fresh = samples.trajectory(samples.restart(member.payload))
+        fresh.discarded = member.length
+        return fresh
+
+    def _begin(self, member: Trajectory) -> None:
+        if member.has_ended:
+            return
+        sample = member.payload
+        member.move(TrajectoryState.RUNNING)
+        if self._custom(sample):
+            samples.note(sample, origin=samples.pristine(sample))
+        elif sample.response_length >= self.plan.max_response_len:
+            # No token is left to ask for: no request, but a reward.
+            sample.status = self.host.Sample.Status.TRUNCATED
+            member.move(TrajectoryState.TRUNCATED)
+            return
+        elif self.host.resumes_by_text and sample.response_length and not sample.response:
+            sample.response = samples.NO_TEXT
+        self._line.watch(sample)
+
+    # The host's call
+
+    async def _generate(self, group: Group) -> list[Any]:
+        """The host's group call, with stand-ins for ended members; returns the members as they then are."""
+        if group.has_ended and not self.args.group_rm:
+            return samples.payload(group)
+        placeholder = None if self.args.group_rm else 0.0
+        sent = [
+            samples.stand_in(member.payload, placeholder) if member.has_ended else member.payload
+            for member in group.members
+        ]
+        came = await self.host.generate_and_rm_group(
+            self.args, sent, sampling_params=self.state.sampling_params.copy(), evaluation=False
+        )
+        if len(came) != len(sent):
+            raise AprilError(f"group {group.index}: the host returned {len(came)} of {len(sent)} members")
+        members = []
+        for member, new in zip(group.members, came, strict=True):
+            if member.has_ended and self.args.group_rm and new.reward is not None:
+                member.payload.reward = new.reward
+            members.append(member.payload if member.has_ended else new)
+        return members
+
+    async def _reward_ended(self, group: Group) -> None:
+        """Judge members that ended in an earlier round before their judge had answered."""
+        if self.args.group_rm:
+            return
+        waiting = [member.payload for member in group.members if member.has_ended and not member.rewarded]
+        await asyncio.gather(*(self._reward(member) for member in waiting))
+
+    async def _reward(self, member: Any) -> None:
+        if not isinstance(member, list):
+            member.reward = await self.host.async_rm(self.args, member)
+            return
+        unjudged = [sample for sample in samples.leaves(member) if sample.reward is None]
+        rewards = await self.host.batched_async_rm(self.args, unjudged)
+        for sample, reward in zip(unjudged, rewards, strict=True):
+            sample.reward = reward
+
+    # After
+
+    def _ended(
+        self, old: Trajectory, payload: Any, before: samples.Mark | None, span: tuple[float, float]
+    ) -> Trajectory:
+        """The member after its leg, with the leg recorded; ``before`` is None where there was none to run."""
+        if before is None:
+            return samples.trajectory(payload)
+        discarded = max((self._record(sample, before) for sample in samples.leaves(payload)), default=0)
+        if not isinstance(payload, list):
+            samples.forget_origin(payload)
+        new = samples.trajectory(payload)
+        reached, new.state = new.state, old.state
+        new.move(TrajectoryState.PARTIAL if reached is TrajectoryState.PENDING else reached)
+        new.discarded = old.discarded + discarded
+        new.started, new.ended = span
+        return new
+
+    def _record(self, sample: Any, before: samples.Mark) -> int:
+        discarded = samples.record_leg(sample, before, self._policy_version, self.plan.rollout_id, self._custom(sample))
+        if sample.response_length and sample.status.value == "aborted":
+            sample.metadata.setdefault("start_rollout_id", self.plan.rollout_id)
+        return discarded
+
+    def _policy_version(self, reported: Iterable[Any]) -> int:
+        """Of a leg with several versions the oldest counts; of one without any, the round's."""
+        known = [version for version in map(parse_version, reported) if version is not None]
+        return self._clock.of(min(known)) if known else self.plan.policy_version

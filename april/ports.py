@@ -1,0 +1,62 @@
+"""What a round needs of the world: engines to generate, a source of groups, a judge of finished ones."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from april.core import Group
+
+
+class Engine(Protocol):
+    """The engines behind the router, and the host's code that drives one group through them."""
+
+    def submit(self, group: Group) -> Awaitable[Group]:
+        """Generate and reward; returns the group as it then stands, partial where it was aborted."""
+        ...
+
+    async def abort_all(self, deadline: float) -> None:
+        """Abort on every engine until all are idle or ``deadline`` (``time.monotonic``); a dead engine is no error."""
+        ...
+
+    async def load(self) -> int | None:
+        """Requests in all engines; None where it is unknown, which is not idle."""
+        ...
+
+    def recover(self, group: Group) -> Group:
+        """A submitted group whose task failed or was cancelled, with what it had, detached from that task."""
+        ...
+
+    def restart(self, group: Group) -> Group:
+        """The group as new: its prompt only."""
+        ...
+
+
+class Source(Protocol):
+    """Where groups come from, and where those that are not trained go."""
+
+    def take(self, count: int) -> list[Group]:
+        """Up to ``count`` groups; fewer only when there are no more."""
+        ...
+
+    def put(self, groups: Sequence[Group]) -> None:
+        """Keep for a later round."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a filter says of a finished group."""
+
+    keep: bool
+    reason: str = "filtered"
+
+
+# (group, groups that could still be trained, itself included) -> Verdict
+Judge = Callable[[Group, int], Verdict]
+
+
+def keep_all(group: Group, remaining: int) -> Verdict:
+    """The judge without a filter."""
+    return Verdict(True)

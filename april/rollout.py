@@ -1,0 +1,178 @@
+"""The host's ``--rollout-function-path``: active partial rollouts around the host's own generation of a sample.
+
+``generate_rollout`` runs a round of ours; ``generate_rollout_sync`` is the host's own function, observed. Evaluation is
+the host's in both. Everything that happens to one sample (multimodal inputs, replay tensors, sample hooks, custom
+generate functions, reward models) is the host's code.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from april import samples
+from april.config import AprilConfig, from_args
+from april.core import Group, RoundPlan, RoundResult
+from april.engine import HostEngine
+from april.hosts.rollout import RolloutBindings, bindings
+from april.ports import Verdict
+from april.round import run_round
+from april.staleness import AtCap, StalenessPolicy, VersionClock, capped_mask, parse_version
+from april.telemetry.events import emit
+from april.telemetry.observe import Observed
+from april.telemetry.summary import round_fields, round_metrics
+from april.telemetry.timeline import Timeline
+from april.workers import Workers
+
+logger = logging.getLogger(__name__)
+
+
+def generate_rollout(args: Any, rollout_id: int, data_source: Any, evaluation: bool = False) -> Any:
+    """One round of active partial rollouts; the host's signature and return types.
+
+    Raises UsageError for settings out of range and AprilError where the round cannot reach its target; what the host's
+    own code raises goes through. What the round held is back in the data source then.
+    """
+    host = bindings()
+    if evaluation:
+        host.fresh_state(args)
+        return host.generate_rollout(args, rollout_id, data_source, evaluation=True)
+    return host.run(_round(host, args, from_args(args), rollout_id, data_source))
+
+
+async def _round(host: RolloutBindings, args: Any, config: AprilConfig, rollout_id: int, data_source: Any) -> Any:
+    started = time.time()
+    await host.configure_engines(args)
+    workers = Workers(f"http://{args.sglang_router_ip}:{args.sglang_router_port}")
+    clock = _clock(data_source)
+    plan = RoundPlan(
+        rollout_id=rollout_id,
+        policy_version=clock.observe(await workers.weight_version()),
+        target=config.target,
+        over_sampling=config.over_sampling,
+        max_response_len=config.max_response_len,
+        drain_deadline=config.drain_deadline,
+        keep_partials=config.keep_partials,
+        # A filter that rejects a whole epoch in a row would go on for ever.
+        max_rejected=max(10 * config.over_sampling, len(getattr(data_source, "dataset", None) or ())),
+    )
+    staleness = StalenessPolicy(config.staleness_cap, config.at_cap)
+    gatherer = host.MetricGatherer()
+    with Timeline() as line:
+        engine = HostEngine(host, args, plan, workers, clock, line)
+        try:
+            judge = _judge(host, args, config, gatherer)
+            result = await run_round(plan, staleness, HostSource(data_source), engine, judge)
+            data = _training_data(result, staleness)
+            flat = list(samples.leaves(data))
+            await host.recompute_log_probs(args, flat, engine.state.sampling_params)
+        finally:
+            # The host's flag that stops queued samples must not outlive the round.
+            engine.state.reset()
+    rewards = [sample.get_reward_value(args) for sample in flat]
+    fields = round_fields(result, rewards, [sample.response_length for sample in flat])
+    emit("round", started=started, ended=time.time(), **fields)
+    _hooks(host, args, result, data, data_source)
+    return host.RolloutFnTrainOutput(samples=data, metrics={**gatherer.collect(), **round_metrics(result)})
+
+
+class HostSource:
+    """A host's data source as the round's Source."""
+
+    def __init__(self, data_source: Any) -> None:
+        self._data_source = data_source
+
+    def take(self, count: int) -> list[Group]:
+        """The next groups, as the data source orders them."""
+        return [samples.group_of(group) for group in self._data_source.get_samples(count)]
+
+    def put(self, groups: Sequence[Group]) -> None:
+        """Give groups back."""
+        if groups:
+            self._data_source.add_samples([samples.payload(group) for group in groups])
+
+
+def _clock(data_source: Any) -> VersionClock:
+    """The run's clock: kept, and saved, by our data source; on another it lives as long as that object."""
+    if not hasattr(data_source, "clock"):
+        data_source.clock = VersionClock()
+    clock: VersionClock = data_source.clock
+    return clock
+
+
+def _judge(host: RolloutBindings, args: Any, config: AprilConfig, gatherer: Any) -> Callable[[Group, int], Verdict]:
+    """The host's dynamic sampling filter."""
+    path = args.dynamic_sampling_filter_path
+    dynamic_filter = None if path is None else host.load_function(path)
+
+    def judge(group: Group, remaining: int) -> Verdict:
+        output = host.call_dynamic_filter(dynamic_filter, args, samples.payload(group))
+        if not host.should_drop(output, remaining, config.target):
+            return Verdict(True)
+        gatherer.on_dynamic_filter_drop(reason=output.reason)
+        return Verdict(False, output.reason or "filtered")
+
+    return judge
+
+
+def _training_data(result: RoundResult, staleness: StalenessPolicy) -> list[Any]:
+    """The trained groups in the host's form and order, checked; with tokens beyond the cap masked if so configured."""
+    groups = sorted(result.trained, key=_first_index)
+    for group in groups:
+        for sample in samples.leaves(samples.payload(group)):
+            if staleness.at_cap is AtCap.MASK and group.lag(result.plan.policy_version) > staleness.cap:
+                legs = samples.legs_of(sample)
+                sample.loss_mask = capped_mask(sample.loss_mask, legs, result.plan.policy_version, staleness.cap)
+            samples.check(sample, custom=True)
+        samples.forget_origin(samples.payload(group))
+    return [samples.payload(group) for group in groups]
+
+
+def _first_index(group: Group) -> int:
+    index: int = next(samples.leaves(samples.payload(group))).index
+    return index
+
+
+def _hooks(host: RolloutBindings, args: Any, result: RoundResult, data: list[Any], data_source: Any) -> None:
+    """The host's hooks on what will be trained, and on all that was judged in this round."""
+    if args.rollout_sample_filter_path is not None:
+        host.load_function(args.rollout_sample_filter_path)(args, data)
+    if args.rollout_all_samples_process_path is not None:
+        judged = sorted((*result.trained, *(drop.group for drop in result.dropped)), key=_first_index)
+        process = host.load_function(args.rollout_all_samples_process_path)
+        process(args, [samples.payload(group) for group in judged], data_source)
+
+
+def generate_rollout_sync(args: Any, rollout_id: int, data_source: Any, evaluation: bool = False) -> Any:
+    """The host's own rollout function, unchanged; a ``round`` event tells of it afterwards."""
+    host = bindings()
+    if evaluation:
+        return host.generate_rollout(args, rollout_id, data_source, evaluation=True)
+    started = time.time()
+    with Timeline() as line:
+        seen = Observed(data_source, line)
+        output = host.generate_rollout(args, rollout_id, seen)
+        spans = seen.spans()
+    trained = list(samples.leaves(output.samples))
+    versions = [version for sample in trained for version in map(parse_version, sample.weight_versions) if version]
+    result = RoundResult(
+        plan=RoundPlan(
+            rollout_id=rollout_id,
+            policy_version=max(versions, default=0),
+            target=args.rollout_batch_size,
+            over_sampling=seen.groups,
+            max_response_len=args.rollout_max_response_len,
+        ),
+        trained=[samples.group_of(group) for group in output.samples],
+        submitted=seen.groups,
+        generated_tokens=max(seen.tokens(), sum(sample.response_length for sample in trained)),
+        spans=spans,
+    )
+    fields = round_fields(
+        result, [sample.get_reward_value(args) for sample in trained], [sample.response_length for sample in trained]
+    )
+    fields["wasted_tokens"] = result.generated_tokens - result.trained_tokens
+    emit("round", started=started, ended=time.time(), **fields)
+    return output

@@ -1,0 +1,244 @@
+"""One round: admit, dispatch, complete, abort, drain, recycle. Pure asyncio over an Engine and a Source.
+
+What a round guarantees, whatever the engine does:
+* every group that it takes ends in exactly one of trained, recycled, surplus or dropped (with a reason);
+* what is trained has ended and has a reward, and there are exactly ``target`` such groups;
+* a rejected group is replaced at once, and counts as in flight no longer;
+* draining ends within one deadline; what did not end by then is recycled with what it had;
+* where too few groups can ever finish, it fails with a reason and gives back what it holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+
+from april.core import Dropped, Group, RoundPlan, RoundResult, Span, priority
+from april.drain import drain
+from april.errors import AprilError
+from april.ports import Engine, Judge, Source, keep_all
+from april.staleness import Action, StalenessPolicy
+
+logger = logging.getLogger(__name__)
+
+MAX_STALLS = 3
+STALL_PAUSE_S = 0.2
+NO_REWARD = "no_reward"
+
+
+async def run_round(
+    plan: RoundPlan, staleness: StalenessPolicy, source: Source, engine: Engine, judge: Judge = keep_all
+) -> RoundResult:
+    """Run one round to its end. Raises AprilError where it cannot reach its target, after giving its groups back."""
+    return await Round(plan, staleness, source, engine, judge).run()
+
+
+class Round:
+    """The state of one round. ``_must`` holds the indices of groups that this round has to wait for."""
+
+    def __init__(
+        self, plan: RoundPlan, staleness: StalenessPolicy, source: Source, engine: Engine, judge: Judge
+    ) -> None:
+        self.plan = plan
+        self.staleness = staleness
+        self.source = source
+        self.engine = engine
+        self.judge = judge
+        self.result = RoundResult(plan)
+        self._running: dict[asyncio.Future[Group], Group] = {}
+        self._candidates: list[Group] = []
+        self._must: set[int] = set()
+        self._rejected = 0
+
+    async def run(self) -> RoundResult:
+        """See ``run_round``."""
+        try:
+            self._fill()
+            while not self._complete():
+                await self._step()
+        except BaseException:
+            await self._drain()
+            self.result.surplus += self.result.trained
+            self.result.trained = []
+            self._recycle()
+            raise
+        await self._drain()
+        self._recycle()
+        return self.result
+
+    # Admission and dispatch
+
+    def _outstanding(self) -> int:
+        """Groups that were trained or still may be, in this round."""
+        return len(self._running) + len(self._candidates) + len(self.result.trained)
+
+    def _complete(self) -> bool:
+        return len(self.result.trained) == self.plan.target
+
+    def _fill(self) -> None:
+        """Take groups until ``over_sampling`` are outstanding or the source has no more."""
+        while not self._complete() and (want := self.plan.over_sampling - self._outstanding()) > 0:
+            groups = self.source.take(want)
+            self._admit(groups)
+            self._select()
+            if len(groups) < want:
+                break
+        if not self._complete() and self._outstanding() < self.plan.target:
+            raise AprilError(
+                f"round {self.plan.rollout_id}: {self._outstanding()} of {self.plan.target} groups can still finish "
+                "and the data source has no more prompts; give it more, or lower --rollout-batch-size"
+            )
+
+    def _admit(self, groups: list[Group]) -> None:
+        groups = [self._aged(group) for group in groups]
+        for group in sorted(groups, key=lambda group: priority(group, self.plan.max_response_len)):
+            must = self.staleness.action(group, self.plan.policy_version) is Action.MUST_FINISH
+            if must and len(self._must) + len(self.result.trained) < self.plan.target:
+                self._must.add(group.index)
+            if group.finished:
+                self._candidates.append(group)
+            else:
+                self.result.submitted += 1
+                self.result.resumed += group.unfinished_with_tokens
+                self._dispatch(group)
+
+    def _aged(self, group: Group) -> Group:
+        """The group, or its prompt alone where it became too old."""
+        if self.staleness.action(group, self.plan.policy_version) is not Action.RESTART:
+            return group
+        self.result.expired += 1
+        self.result.wasted_tokens += group.tokens
+        return self.engine.restart(group)
+
+    def _dispatch(self, group: Group) -> None:
+        self._running[asyncio.ensure_future(self._submit(group))] = group
+
+    async def _submit(self, group: Group) -> Group:
+        if group.stalls:
+            await asyncio.sleep(STALL_PAUSE_S * group.stalls)
+        return await self.engine.submit(group)
+
+    # Completion
+
+    async def _step(self) -> None:
+        """Wait for a group to end, decide about it, and refill."""
+        done, _ = await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
+        # In order of dispatch, so that equal timing gives equal batches.
+        for task in [task for task in self._running if task in done]:
+            self._completed(task)
+        self._select()
+        self._fill()
+
+    def _completed(self, task: asyncio.Future[Group]) -> None:
+        if task.exception() is not None:
+            # Left among the running for the drain, which recovers its group.
+            task.result()
+        before = self._running.pop(task)
+        group = task.result()
+        self._count(before, group)
+        if group.finished:
+            self._candidates.append(group)
+        elif group.has_ended:
+            self._must.discard(group.index)
+            self._drop(group, NO_REWARD)
+        else:
+            self._resubmit(group, progressed=group.tokens > before.tokens)
+
+    def _resubmit(self, group: Group, progressed: bool) -> None:
+        """An engine aborted the group on its own account (a restart, somebody else's abort): it goes on."""
+        group.stalls = 0 if progressed else group.stalls + 1
+        if group.stalls > MAX_STALLS:
+            self.result.recycled.append(group)
+            raise AprilError(
+                f"round {self.plan.rollout_id}: group {group.index} came back aborted {group.stalls} times without a "
+                "new token; look in the engines' logs for what aborts it"
+            )
+        self._dispatch(group)
+
+    def _count(self, before: Group, group: Group) -> None:
+        """Tokens that a custom generate function threw away by starting over."""
+        for old, new in zip(before.members, group.members, strict=True):
+            if new.discarded:
+                self.result.wasted_tokens += new.discarded
+                self.result.generated_tokens += old.generated_in(self.plan.rollout_id)
+
+    # Selection
+
+    def _select(self) -> None:
+        """Judge finished groups while there is room: first those that must be trained now, then in order of completion.
+
+        Places are held for must-finish groups that still run; whoever finds no place stays a candidate, unjudged.
+        """
+        self._candidates.sort(key=lambda group: group.index not in self._must)
+        while self._candidates and (self._candidates[0].index in self._must or self._room() > 0):
+            group = self._candidates[0]
+            verdict = self.judge(group, self._outstanding())
+            self._candidates.pop(0)
+            self._must.discard(group.index)
+            if verdict.keep:
+                self._rejected = 0
+                self.result.trained.append(group)
+            else:
+                self._drop(group, verdict.reason)
+
+    def _room(self) -> int:
+        return self.plan.target - len(self.result.trained) - len(self._must)
+
+    def _drop(self, group: Group, reason: str) -> None:
+        self.result.dropped.append(Dropped(group, reason))
+        self.result.wasted_tokens += group.tokens
+        self._rejected += 1
+        limit = self.plan.over_sampling if reason == NO_REWARD else self.plan.max_rejected
+        if self._rejected >= max(limit, 2):
+            what = "ended without a reward" if reason == NO_REWARD else f"were rejected, the last one as {reason}"
+            raise AprilError(
+                f"round {self.plan.rollout_id}: {self._rejected} groups in a row {what}, and none was kept; look at "
+                "the reward function, the filter and the prompts"
+            )
+
+    # The end of a round
+
+    async def _drain(self) -> None:
+        """Stop what still runs: finished groups become candidates, the others are to be recycled."""
+        if not self._running:
+            return
+        started = time.monotonic()
+        running, self._running = self._running, {}
+        for end in await drain(self.engine, running, self.plan.drain_deadline):
+            if end.error is not None:
+                logger.warning("drain of round %s: %s; recycled with what it had", self.plan.rollout_id, end.error)
+                self.result.drain_errors.append(end.error)
+            self._count(end.before, end.group)
+            (self._candidates if end.group.finished else self.result.recycled).append(end.group)
+        self.result.drain_seconds = time.monotonic() - started
+
+    def _recycle(self) -> None:
+        """Give back what is not trained; without ``keep_partials`` as new prompts, since versions must not mix."""
+        result, rollout_id = self.result, self.plan.rollout_id
+        surplus, partials = self._candidates + result.surplus, result.recycled
+        dropped = [drop.group for drop in result.dropped]
+        self._candidates = []
+        result.generated_tokens += sum(
+            group.generated_in(rollout_id) for group in (*result.trained, *surplus, *partials, *dropped)
+        )
+        result.spans = [span for group in (*result.trained, *dropped) for span in spans(group, rollout_id)]
+        result.spans += [span for group in partials for span in spans(group, rollout_id)]
+        result.spans += [span for group in surplus for span in spans(group, rollout_id, "surplus")]
+        if not self.plan.keep_partials:
+            result.wasted_tokens += sum(group.tokens for group in (*surplus, *partials))
+            surplus, partials = [], [self.engine.restart(group) for group in (*surplus, *partials)]
+        result.surplus, result.recycled = surplus, partials
+        self.source.put([*surplus, *partials])
+
+
+def spans(group: Group, rollout_id: int, outcome: str | None = None) -> list[Span]:
+    """The legs that this round ran, for the timeline."""
+    found = []
+    for position, member in enumerate(group.members):
+        if member.started is None or member.ended is None:
+            continue
+        tokens = member.generated_in(rollout_id)
+        result = outcome or ("finished" if member.has_ended else "partial")
+        found.append(Span(group.index, position, member.started, member.ended, tokens, result))
+    return found

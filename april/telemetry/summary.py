@@ -1,0 +1,53 @@
+"""What a round was, as an event and as metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from april.core import RoundResult
+
+
+def round_fields(result: RoundResult, rewards: Sequence[float], lengths: Sequence[int]) -> dict[str, Any]:
+    """The fields of a ``round`` event but for its times; ``rewards`` and ``lengths`` are those of trained samples."""
+    return {
+        "rollout_id": result.plan.rollout_id,
+        "policy_version": result.plan.policy_version,
+        "groups_trained": len(result.trained),
+        "groups_submitted": result.submitted,
+        "groups_dropped": len(result.dropped),
+        "groups_expired": result.expired,
+        "partials_resumed": result.resumed,
+        "partials_recycled": len(result.recycled),
+        "surplus_recycled": len(result.surplus),
+        "trained_tokens": result.trained_tokens,
+        "generated_tokens": result.generated_tokens,
+        "wasted_tokens": result.wasted_tokens,
+        "recycled_tokens": result.recycled_tokens,
+        "max_lag": result.max_lag,
+        "off_policy_tokens": result.off_policy_tokens,
+        "reward_mean": sum(rewards) / len(rewards) if rewards else None,
+        "response_lengths": list(lengths),
+        "drain_s": result.drain_seconds,
+        "drain_errors": result.drain_errors,
+        "spans": [span.to_dict() for span in result.spans],
+    }
+
+
+def round_metrics(result: RoundResult) -> dict[str, float]:
+    """What joins the host's own metrics of the step."""
+    trained = result.trained_tokens
+    return {
+        "april/off_policy_share": result.off_policy_tokens / trained if trained else 0.0,
+        "april/max_lag": result.max_lag,
+        "april/partials_resumed": result.resumed,
+        "april/partials_recycled": len(result.recycled),
+        "april/surplus_recycled": len(result.surplus),
+        "april/groups_dropped": len(result.dropped),
+        "april/groups_expired": result.expired,
+        "april/generated_tokens": result.generated_tokens,
+        "april/wasted_tokens": result.wasted_tokens,
+        "april/recycled_tokens": result.recycled_tokens,
+        "april/drain_s": result.drain_seconds,
+        "april/drain_errors": len(result.drain_errors),
+    }
