@@ -59,8 +59,8 @@ def run(argv: list[str]) -> int:
     run_dir = make_run_dir(ours.run_dir)
     environment = {**os.environ, **overlay_environment(host, device), "APRIL_RUN_DIR": str(run_dir)}
     print(f"april: {host.name} {host.version} on {device}, run directory {run_dir}", file=sys.stderr)
-    for lack in host.lacks:
-        print(f"april: {host.name} lacks {lack.feature}: {lack.because}", file=sys.stderr)
+    if host.lacks:
+        print(f"april: {host.name} lacks {', '.join(lack.feature for lack in host.lacks)}", file=sys.stderr)
     return supervisor.run([sys.executable, "-m", "april.launch.train.driver", *flags], environment, run_dir, not ours.quiet)
 
 

@@ -52,7 +52,7 @@ def _train(run_dir: Path) -> None:
     args = flags.parse(host, sys.argv[1:])
     (run_dir / "config.json").write_text(json.dumps(vars(args), default=str, indent=1, sort_keys=True))
     emit("parsed")
-    with cluster.started(args, run_dir):
+    with cluster.started(args):
         emit("cluster")
         watch = watchdog.Watchdog(run_dir, tolerate_engines=bool(getattr(args, "use_fault_tolerance", False)))
         host.train(args, functools.partial(_ready, args, run_dir, watch))

@@ -9,9 +9,11 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -31,6 +33,8 @@ def run(command: list[str], environment: Mapping[str, str], run_dir: Path, echo:
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
     log = run_dir / "logs" / "driver.log"
     log.parent.mkdir(parents=True, exist_ok=True)
+    session = Path(tempfile.mkdtemp(prefix="april-ray-"))
+    environment = {**environment, "APRIL_RAY_DIR": str(session)}
     received: list[int] = []
     with log.open("wb") as sink:
         driver = subprocess.Popen(
@@ -56,7 +60,9 @@ def run(command: list[str], environment: Mapping[str, str], run_dir: Path, echo:
         code = driver.wait()
         end_descendants()
         reader.join(timeout=GRACE_S)
+    _keep_logs(session, run_dir / "logs" / "ray")
     if received:
+        print("april: interrupted; everything that the run started has ended", file=sys.stderr)
         return 128 + received[0]
     return _outcome(code, run_dir, log)
 
@@ -75,6 +81,14 @@ def end_descendants() -> list[int]:
             _send(child, signal.SIGKILL)
         psutil.wait_procs(alive, timeout=3)
     return ended
+
+
+def _keep_logs(session: Path, target: Path) -> None:
+    """Move Ray's logs into the run directory and remove its session (kept out of it because socket paths must be short)."""
+    logs = session / "session_latest" / "logs"
+    if logs.exists():
+        shutil.copytree(logs, target, dirs_exist_ok=True)
+    shutil.rmtree(session)
 
 
 def _send(child: Any, signum: int) -> None:
