@@ -18,21 +18,21 @@ from .progress import Progress
 from .steps import Stamps, carry_out, pending
 
 
-def runner_factory(progress: Progress, lock: int) -> Callable[[], Runner]:
+def runner_factory(progress: Progress) -> Callable[[], Runner]:
     """Makes the runner when it is first needed, so that a set-up with nothing to do keeps the last log."""
     made: list[Runner] = []
 
     def runner() -> Runner:
         if not made:
-            made.append(Runner(paths.LOG, progress, os.environ, keep_open=[lock]))
+            made.append(Runner(paths.LOG, progress, {**os.environ, guard.MARK: str(paths.REPOSITORY)}))
         return made[0]
 
     return runner
 
 
-def set_up_cpu(progress: Progress, lock: int) -> str:
+def set_up_cpu(progress: Progress) -> str:
     """Make or complete ``.venv``; returns what to say at the end."""
-    environment = CpuEnvironment(paths.REPOSITORY, paths.VENV, runner_factory(progress, lock))
+    environment = CpuEnvironment(paths.REPOSITORY, paths.VENV, runner_factory(progress))
     stamps = Stamps(paths.VENV / paths.SHARE / "setup")
     steps = environment.steps()
     broken = environment.repair()
@@ -47,9 +47,9 @@ def set_up_cpu(progress: Progress, lock: int) -> str:
     return f"{ran} of {len(steps)} steps done in {progress.elapsed:.0f} s; next: make quickstart, make test"
 
 
-def set_up_overlay(device: str, python: str, progress: Progress, lock: int) -> str:
+def set_up_overlay(device: str, python: str, progress: Progress) -> str:
     """Add the overlay to the user's environment; returns what to say at the end."""
-    overlay = Overlay(paths.REPOSITORY, python, device, runner_factory(progress, lock))
+    overlay = Overlay(paths.REPOSITORY, python, device, runner_factory(progress))
     overlay.check()
     if overlay.present:
         return f"nothing to do: the overlay is installed in {overlay.before['prefix']}"
@@ -66,11 +66,12 @@ def set_up(arguments: argparse.Namespace, progress: Progress) -> str:
     python = os.environ.get("PYTHON") or sys.executable
     device = detect.detect(arguments.device, torch_build=lambda: str(probe(python)["torch_build"]))
     preflight.check_writable(paths.REPOSITORY)
-    with guard.only_one(paths.BUILD / "setup.lock") as lock:
+    with guard.only_one(paths.BUILD / "setup.lock"):
+        guard.end_leftovers(paths.REPOSITORY)
         if device.name == "cpu":
-            return set_up_cpu(progress, lock)
+            return set_up_cpu(progress)
         progress.say(f"setup: device {device.name} ({device.why}); no environment is made")
-        return set_up_overlay(device.name, python, progress, lock)
+        return set_up_overlay(device.name, python, progress)
 
 
 def main(argv: list[str] | None = None) -> int:

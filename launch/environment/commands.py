@@ -7,7 +7,7 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from .errors import SetupError
@@ -75,13 +75,10 @@ def last_words(output: str) -> str:
 class Runner:
     """Runs programs for the set-up: all output is kept in ``log``, children die with this process."""
 
-    def __init__(
-        self, log: Path, progress: Progress, environment: Mapping[str, str], keep_open: Sequence[int] = ()
-    ) -> None:
+    def __init__(self, log: Path, progress: Progress, environment: Mapping[str, str]) -> None:
         self.log = log
         self.progress = progress
         self.environment = dict(environment)
-        self.keep_open = tuple(keep_open)
         log.parent.mkdir(parents=True, exist_ok=True)
         log.write_text("", encoding="utf-8")
 
@@ -100,7 +97,6 @@ class Runner:
                 stdout=sink,
                 stderr=subprocess.STDOUT,
                 env=self.environment,
-                pass_fds=self.keep_open,
                 preexec_fn=_die_with_parent,
             )
             while True:

@@ -154,41 +154,16 @@ class CpuEnvironment:
         """Download the wheel, check it, unpack it without its sglang."""
         downloads = self.venv / SHARE / "download"
         shutil.rmtree(downloads, ignore_errors=True)
-        self._pip(
-            "downloading miles",
-            "download",
-            "--no-deps",
-            "--require-hashes",
-            "--only-binary",
-            ":all:",
-            "--retries",
-            "1",
-            "--timeout",
-            "20",
-            "-d",
-            str(downloads),
-            "-r",
-            str(self.locks / "miles.txt"),
-        )
+        options = ["--no-deps", "--require-hashes", "--only-binary", ":all:", "--retries", "1", "--timeout", "20"]
+        lock = str(self.locks / "miles.txt")
+        self._pip("downloading miles", "download", *options, "-d", str(downloads), "-r", lock)
         (wheel,) = downloads.glob("*.whl")
         count = miles_wheel.unpack(wheel, self.miles_tree, self.miles.hashes, self._compile)
         shutil.rmtree(downloads)
         return f"{count} files"
 
     def _compile(self, scratch: Path, target: Path) -> None:
-        command = [
-            str(self.python),
-            "-m",
-            "compileall",
-            "-q",
-            "-j",
-            "0",
-            "-s",
-            str(scratch),
-            "-p",
-            str(target),
-            str(scratch),
-        ]
+        command = [str(self.python), "-m", "compileall", "-q", "-s", str(scratch), "-p", str(target), str(scratch)]
         self.runner().run(command, "byte-compiling miles")
 
     def install_tools(self) -> str:
@@ -230,15 +205,8 @@ class CpuEnvironment:
 
     def install_overlay(self) -> str:
         """Install this checkout, editable."""
-        self._pip(
-            "installing the overlay",
-            "install",
-            "--no-deps",
-            "--no-build-isolation",
-            "--no-index",
-            "-e",
-            str(self.repository),
-        )
+        options = ["--no-deps", "--no-build-isolation", "--no-index"]
+        self._pip("installing the overlay", "install", *options, "-e", str(self.repository))
         return "the command is .venv/bin/april"
 
     def _pip(self, what: str, *arguments: str) -> str:
