@@ -153,9 +153,14 @@ class Group:
         return self.tokens == 0 and not any(member.has_ended for member in self.members)
 
     @property
-    def unfinished_with_tokens(self) -> int:
-        """Responses that would go on from where they stopped."""
+    def partials(self) -> int:
+        """Responses that will go on from where they stopped."""
         return sum(1 for member in self.members if not member.has_ended and member.length > 0)
+
+    def resumed_in(self, rollout_id: int) -> int:
+        """Responses that went on in round ``rollout_id`` from where they had stopped."""
+        resumed = (any(leg.rollout_id == rollout_id and leg.start for leg in member.legs) for member in self.members)
+        return sum(resumed)
 
     @property
     def oldest_version(self) -> int | None:
@@ -233,7 +238,12 @@ class Span:
 
 @dataclass(slots=True)
 class RoundResult:
-    """What became of every group of a round, and what it cost. Token counts are response tokens."""
+    """What became of every group of a round, and what it cost. Token counts are response tokens.
+
+    ``resumed`` counts responses, ``submitted`` and ``expired`` groups. ``drain_errors`` tells of groups whose task
+    failed or did not end while draining; they were recycled with what they had. ``load_after`` is what the engines then
+    reported as their requests: None where nothing had to be drained or one of them did not say.
+    """
 
     plan: RoundPlan
     trained: list[Group] = field(default_factory=list)
@@ -246,8 +256,8 @@ class RoundResult:
     wasted_tokens: int = 0
     generated_tokens: int = 0
     drain_seconds: float = 0.0
-    # Groups whose task failed or did not end while draining: recycled with what they had.
     drain_errors: list[str] = field(default_factory=list)
+    load_after: int | None = None
     spans: list[Span] = field(default_factory=list)
 
     @property

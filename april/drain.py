@@ -25,8 +25,11 @@ class End:
     error: str | None = None
 
 
-async def drain(engine: Engine, running: dict[Task, Group], seconds: float) -> list[End]:
-    """End every task in ``running`` within ``seconds``; dead engines and slow judges are tolerated."""
+async def drain(engine: Engine, running: dict[Task, Group], seconds: float) -> tuple[list[End], int | None]:
+    """End every task in ``running`` within ``seconds``; dead engines and slow judges are tolerated.
+
+    Returns how each ended, and the engines' load after it (None: not known).
+    """
     deadline = time.monotonic() + seconds
     # Cancelled tasks need a moment to unwind, within the deadline.
     await _abort_until_ended(engine, running, deadline - min(1.0, seconds / 10))
@@ -35,7 +38,11 @@ async def drain(engine: Engine, running: dict[Task, Group], seconds: float) -> l
         task.cancel()
     if late:
         await asyncio.wait(late, timeout=max(0.0, deadline - time.monotonic()))
-    return [_end(engine, task, group, seconds) for task, group in running.items()]
+    load = asyncio.ensure_future(engine.load())
+    await asyncio.wait({load}, timeout=max(0.0, min(CONFIRM_IDLE_S, deadline - time.monotonic())))
+    load.cancel()
+    ends = [_end(engine, task, group, seconds) for task, group in running.items()]
+    return ends, load.result() if load.done() and not load.cancelled() else None
 
 
 async def _abort_until_ended(engine: Engine, tasks: Iterable[Task], deadline: float) -> None:

@@ -151,9 +151,8 @@ def generate_rollout_sync(args: Any, rollout_id: int, data_source: Any, evaluati
     if evaluation:
         return host.generate_rollout(args, rollout_id, data_source, evaluation=True)
     started = time.time()
-    with Timeline() as line:
-        seen = Observed(data_source, line)
-        output = host.generate_rollout(args, rollout_id, seen)
+    with Timeline() as line, Observed(data_source, line) as seen:
+        output = host.generate_rollout(args, rollout_id, data_source)
         spans = seen.spans()
     trained = list(samples.leaves(output.samples))
     versions = [version for sample in trained for version in map(parse_version, sample.weight_versions) if version]

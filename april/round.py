@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from typing import NoReturn
 
 from april.core import Dropped, Group, RoundPlan, RoundResult, Span, priority
 from april.drain import drain
@@ -49,6 +50,8 @@ class Round:
         self._running: dict[asyncio.Future[Group], Group] = {}
         self._candidates: list[Group] = []
         self._must: set[int] = set()
+        # Groups dropped since one was kept: for want of a reward, and by the judge.
+        self._unrewarded = 0
         self._rejected = 0
 
     async def run(self) -> RoundResult:
@@ -85,9 +88,9 @@ class Round:
             if len(groups) < want:
                 break
         if not self._complete() and self._outstanding() < self.plan.target:
-            raise AprilError(
-                f"round {self.plan.rollout_id}: {self._outstanding()} of {self.plan.target} groups can still finish "
-                "and the data source has no more prompts; give it more, or lower --rollout-batch-size"
+            self._fail(
+                f"{self._outstanding()} of {self.plan.target} groups can still finish and the data source has no more "
+                "prompts; give it more, or lower --rollout-batch-size"
             )
 
     def _admit(self, groups: list[Group]) -> None:
@@ -100,7 +103,6 @@ class Round:
                 self._candidates.append(group)
             else:
                 self.result.submitted += 1
-                self.result.resumed += group.unfinished_with_tokens
                 self._dispatch(group)
 
     def _aged(self, group: Group) -> Group:
@@ -150,9 +152,9 @@ class Round:
         group.stalls = 0 if progressed else group.stalls + 1
         if group.stalls > MAX_STALLS:
             self.result.recycled.append(group)
-            raise AprilError(
-                f"round {self.plan.rollout_id}: group {group.index} came back aborted {group.stalls} times without a "
-                "new token; look in the engines' logs for what aborts it"
+            self._fail(
+                f"group {group.index} came back aborted {group.stalls} times without a new token; look in the engines' "
+                "logs for what aborts it"
             )
         self._dispatch(group)
 
@@ -177,7 +179,7 @@ class Round:
             self._candidates.pop(0)
             self._must.discard(group.index)
             if verdict.keep:
-                self._rejected = 0
+                self._unrewarded = self._rejected = 0
                 self.result.trained.append(group)
             else:
                 self._drop(group, verdict.reason)
@@ -188,14 +190,17 @@ class Round:
     def _drop(self, group: Group, reason: str) -> None:
         self.result.dropped.append(Dropped(group, reason))
         self.result.wasted_tokens += group.tokens
-        self._rejected += 1
-        limit = self.plan.over_sampling if reason == NO_REWARD else self.plan.max_rejected
-        if self._rejected >= max(limit, 2):
-            what = "ended without a reward" if reason == NO_REWARD else f"were rejected, the last one as {reason}"
-            raise AprilError(
-                f"round {self.plan.rollout_id}: {self._rejected} groups in a row {what}, and none was kept; look at "
-                "the reward function, the filter and the prompts"
-            )
+        if reason == NO_REWARD:
+            self._unrewarded += 1
+        else:
+            self._rejected += 1
+        if self._unrewarded > self.plan.over_sampling:
+            self._fail(f"{self._unrewarded} groups in a row ended without a reward; look at the reward function")
+        if self._rejected > self.plan.max_rejected:
+            self._fail(f"{self._rejected} groups in a row were rejected, the last as {reason}; look at the filter")
+
+    def _fail(self, what: str) -> NoReturn:
+        raise AprilError(f"round {self.plan.rollout_id}: {what}")
 
     # The end of a round
 
@@ -205,7 +210,8 @@ class Round:
             return
         started = time.monotonic()
         running, self._running = self._running, {}
-        for end in await drain(self.engine, running, self.plan.drain_deadline):
+        ends, self.result.load_after = await drain(self.engine, running, self.plan.drain_deadline)
+        for end in ends:
             if end.error is not None:
                 logger.warning("drain of round %s: %s; recycled with what it had", self.plan.rollout_id, end.error)
                 self.result.drain_errors.append(end.error)
@@ -219,9 +225,9 @@ class Round:
         surplus, partials = self._candidates + result.surplus, result.recycled
         dropped = [drop.group for drop in result.dropped]
         self._candidates = []
-        result.generated_tokens += sum(
-            group.generated_in(rollout_id) for group in (*result.trained, *surplus, *partials, *dropped)
-        )
+        for group in (*result.trained, *surplus, *partials, *dropped):
+            result.generated_tokens += group.generated_in(rollout_id)
+            result.resumed += group.resumed_in(rollout_id)
         result.spans = [span for group in (*result.trained, *dropped) for span in spans(group, rollout_id)]
         result.spans += [span for group in partials for span in spans(group, rollout_id)]
         result.spans += [span for group in surplus for span in spans(group, rollout_id, "surplus")]

@@ -95,7 +95,8 @@ class Workers:
         """Requests in all workers; None where one of them does not say."""
         async with self._client() as client:
             try:
-                loads = [await self._load(client, url, REQUEST_TIMEOUT_S) for url in await self.urls(client)]
+                urls = await self.urls(client)
+                loads = await asyncio.gather(*(self._load(client, url, REQUEST_TIMEOUT_S) for url in urls))
             except (httpx.HTTPError, ValueError, KeyError):
                 return None
         known = [load for load in loads if load is not None]

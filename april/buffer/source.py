@@ -115,6 +115,9 @@ class _PartialDataSource:
                 )
             return
         state = checkpoint.read(path)
+        if not any(getattr(self, name) for name in COUNTERS):
+            # The host found no state of its own: a crash fell between our file and its. Ours tells where it stood.
+            self._stand_at(state["dataset"])
         found = {name: getattr(self, name) for name in COUNTERS}
         if state["dataset"] != found:
             raise AprilError(f"{path} was saved with the dataset at {state['dataset']}, the host's state is at {found}")
@@ -123,6 +126,13 @@ class _PartialDataSource:
         )
         self.clock = VersionClock.restore(state["clock"])
         logger.info("%d groups of the buffer restored from %s", len(self.buffer), path)
+
+    def _stand_at(self, counters: dict[str, int]) -> None:
+        for name, value in counters.items():
+            setattr(self, name, value)
+        dataset = getattr(self, "dataset", None)
+        if self.args.rollout_shuffle and dataset is not None:
+            dataset.shuffle(counters["epoch_id"])
 
 
 def _dump(member: Any) -> Any:

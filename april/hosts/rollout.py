@@ -66,9 +66,9 @@ class RolloutBindings:
         return state
 
 
-def _settings(args: Any) -> dict[str, Any]:
+def _settings(args: Any) -> dict[str, str]:
     plain = (str, int, float, bool, list, tuple, type(None))
-    return {name: value for name, value in vars(args).items() if isinstance(value, plain)}
+    return {name: repr(value) for name, value in vars(args).items() if isinstance(value, plain)}
 
 
 def bindings() -> RolloutBindings:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import TracebackType
 from typing import Any
 
 from april import samples
@@ -10,7 +11,7 @@ from april.telemetry.timeline import Timeline
 
 
 class Observed:
-    """A data source that remembers the groups it gave and is itself in everything else.
+    """Remembers the groups that a data source gives while this context lasts.
 
     The hosts write a response into the samples that they were given, so these tell what was generated, also where a
     group was dropped afterwards. (A custom generate function may return others: then only those in the output count.)
@@ -22,12 +23,20 @@ class Observed:
         self._given: list[tuple[Any, int, int]] = []
         self.groups = 0
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._data_source, name)
+    def __enter__(self) -> Observed:
+        self._get_samples = self._data_source.get_samples
+        self._data_source.get_samples = self.get_samples
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        # The method of the class shows again.
+        del self._data_source.get_samples
 
     def get_samples(self, num_samples: int) -> list[list[Any]]:
         """What the data source gives, watched from now on."""
-        groups: list[list[Any]] = self._data_source.get_samples(num_samples)
+        groups: list[list[Any]] = self._get_samples(num_samples)
         self.groups += len(groups)
         for group in groups:
             for position, sample in enumerate(samples.leaves(group)):

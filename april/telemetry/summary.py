@@ -1,4 +1,4 @@
-"""What a round was, as an event and as metrics."""
+"""What a round was, as an event and as metrics. ``groups_*`` count groups, ``partials_*`` responses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ def round_fields(result: RoundResult, rewards: Sequence[float], lengths: Sequenc
         "groups_dropped": len(result.dropped),
         "groups_expired": result.expired,
         "partials_resumed": result.resumed,
-        "partials_recycled": len(result.recycled),
+        "groups_recycled": len(result.recycled),
+        "partials_recycled": sum(group.partials for group in result.recycled),
         "surplus_recycled": len(result.surplus),
         "trained_tokens": result.trained_tokens,
         "generated_tokens": result.generated_tokens,
@@ -30,6 +31,7 @@ def round_fields(result: RoundResult, rewards: Sequence[float], lengths: Sequenc
         "response_lengths": list(lengths),
         "drain_s": result.drain_seconds,
         "drain_errors": result.drain_errors,
+        "load_after": result.load_after,
         "spans": [span.to_dict() for span in result.spans],
     }
 
@@ -41,7 +43,7 @@ def round_metrics(result: RoundResult) -> dict[str, float]:
         "april/off_policy_share": result.off_policy_tokens / trained if trained else 0.0,
         "april/max_lag": result.max_lag,
         "april/partials_resumed": result.resumed,
-        "april/partials_recycled": len(result.recycled),
+        "april/partials_recycled": sum(group.partials for group in result.recycled),
         "april/surplus_recycled": len(result.surplus),
         "april/groups_dropped": len(result.dropped),
         "april/groups_expired": result.expired,
