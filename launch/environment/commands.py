@@ -82,10 +82,16 @@ class Runner:
         log.parent.mkdir(parents=True, exist_ok=True)
         log.write_text("", encoding="utf-8")
 
-    def run(self, command: list[str], what: str, detail: Callable[[str], str] = lambda line: line) -> str:
+    def run(
+        self,
+        command: list[str],
+        what: str,
+        detail: Callable[[str], str] = lambda line: line,
+        accept: tuple[int, ...] = (0,),
+    ) -> str:
         """Run ``command``; return its output. ``detail`` turns its latest line into what the progress shows.
 
-        Raises SetupError with the cause when it fails.
+        Raises SetupError with the cause when its exit code is not one of ``accept``.
         """
         with self.log.open("ab") as sink:
             start = sink.tell()
@@ -106,7 +112,7 @@ class Runner:
                 except subprocess.TimeoutExpired:
                     self.progress.update(detail(self._latest(start)))
         output = self._since(start)
-        if code:
+        if code not in accept:
             cause = explain(output, self.environment) or f"{what} failed: {last_words(output)}"
             raise SetupError(f"{cause} (full log: {os.path.relpath(self.log)})")
         return output
