@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import errno
 import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -68,10 +69,13 @@ def set_up(arguments: argparse.Namespace, progress: Progress) -> str:
     preflight.check_writable(paths.REPOSITORY)
     with guard.only_one(paths.BUILD / "setup.lock"):
         guard.end_leftovers(paths.REPOSITORY)
-        if device.name == "cpu":
-            return set_up_cpu(progress)
-        progress.say(f"setup: device {device.name} ({device.why}); no environment is made")
-        return set_up_overlay(device.name, python, progress)
+        try:
+            if device.name == "cpu":
+                return set_up_cpu(progress)
+            progress.say(f"setup: device {device.name} ({device.why}); no environment is made")
+            return set_up_overlay(device.name, python, progress)
+        finally:
+            guard.end_leftovers(paths.REPOSITORY)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -81,6 +85,7 @@ def main(argv: list[str] | None = None) -> int:
         "--device", default=os.environ.get("SETUP_DEVICE") or "auto", help="auto, cpu, cuda or rocm (SETUP_DEVICE)"
     )
     progress = Progress(0, sys.stdout)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         progress.say(f"setup: {set_up(parser.parse_args(argv), progress)}")
     except SetupError as error:

@@ -60,9 +60,14 @@ def explain(output: str, environment: Mapping[str, str]) -> str | None:
     """The cause of a failed installer in one sentence; None where its output has no known one."""
     for pattern, cause in CAUSES:
         if pattern.search(output):
-            named = [f"{name}={environment[name]}" for name in SETTINGS if environment.get(name)]
+            named = [f"{name}={_masked(environment[name])}" for name in SETTINGS if environment.get(name)]
             return cause.format(settings=", ".join(named) or "the proxy settings")
     return None
+
+
+def _masked(url: str) -> str:
+    """``url`` without the user and password in it."""
+    return re.sub(r"//[^/@]*@", "//***@", url)
 
 
 def last_words(output: str) -> str:

@@ -22,7 +22,8 @@ from .steps import Step
 TORCH_BRINGS = frozenset({"triton"})
 """A CUDA build of torch, where no CPU build was found, moves these to its own versions."""
 
-VENV_PARTS = frozenset({"bin", "include", "lib", "lib64", "share", "pyvenv.cfg", ".gitignore"})
+VENV_PARTS = frozenset({"bin", "include", "lib", "lib64"})
+"""What venv makes before pyvenv.cfg."""
 
 
 class CpuEnvironment:
@@ -114,6 +115,7 @@ class CpuEnvironment:
         ours = {*self.packages, *self.tools, "torch", "pip"}
         broken = [package for package in inventory.damaged(self.site) if package.name in ours]
         inventory.forget(broken)
+        inventory.sweep(self.site)
         return sorted(package.name for package in broken)
 
     def has(self, locked: dict[str, Locked]) -> bool:
@@ -134,9 +136,9 @@ class CpuEnvironment:
 
     def make_venv(self) -> str:
         """Create ``.venv``, or complete one that was left half-made."""
-        if self.venv.exists() and not {path.name for path in self.venv.iterdir()} <= VENV_PARTS:
-            raise SetupError(f"{self.venv} is there and is no Python environment: move it away, then run it again")
         version = self._venv_version()
+        if not version and self.venv.exists() and not {path.name for path in self.venv.iterdir()} <= VENV_PARTS:
+            raise SetupError(f"{self.venv} is there and is no Python environment: move it away, then run it again")
         if version not in ("", interpreter.VERSION):
             raise SetupError(
                 f"{self.venv} is made with Python {version}, the locks are for {interpreter.VERSION}: remove it"
@@ -201,9 +203,8 @@ class CpuEnvironment:
 
     def install_torch(self) -> str:
         """Install torch with pip: a CPU build where pip finds one."""
-        self._pip(
-            "installing torch", "install", "--no-compile", "--progress-bar", "off", f"torch=={self.torch.version}"
-        )
+        options = ["--no-compile", "--progress-bar", "off"]
+        self._pip("installing torch", "install", *options, f"torch=={self.torch.version}")
         version = inventory.installed(self.site)["torch"].version
         return version if "+cpu" in version else f"{version}, what the index serves: pip found no CPU build"
 

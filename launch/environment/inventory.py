@@ -69,3 +69,12 @@ def forget(packages: list[Installed]) -> None:
     """Drop the metadata of ``packages``: installers then take them as absent and write them anew."""
     for package in packages:
         shutil.rmtree(package.metadata)
+
+
+def sweep(site: Path) -> None:
+    """Remove what a killed pip had moved aside (``~name``)."""
+    for path in site.glob("~*"):
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
