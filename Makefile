@@ -29,7 +29,7 @@ lint: setup    ## ruff, mypy --strict, import-linter
 	@for folder in patches launch configs; do cp -rs $(CURDIR)/$$folder $(TREE)/april/$$folder; done
 	@$(PY) -m mypy --strict -p april -p specrollout
 	@cd $(TREE) && $(abspath $(PY)) -c 'from importlinter.cli import lint_imports_command as run; run()' \
-	  --config ../../pyproject.toml --cache-dir ../import-linter
+	  ../../pyproject.toml --cache-dir ../import-linter
 
 LOCK = $(PY) -m uv pip compile --quiet --config-file configs/locks/lock.toml --python-version 3.11 \
        --generate-hashes --no-header --no-emit-index-url
