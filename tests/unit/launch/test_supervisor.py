@@ -1,0 +1,85 @@
+"""The supervisor ends what the run left behind, only that, and says why the run failed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+DRIVER = """
+import json, os, subprocess, sys, time
+# an orphan that has left the driver's session and its parent
+code = "import subprocess,sys,time; p=subprocess.Popen([sys.executable,'-c','import time; time.sleep(600)']," \\
+       "start_new_session=True,stdin=-3,stdout=-3,stderr=-3); print(p.pid, flush=True)"
+orphan = int(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout)
+open(os.environ["APRIL_RUN_DIR"] + "/orphan", "w").write(str(orphan))
+{end}
+"""
+SUPERVISE = """
+import os, sys
+from pathlib import Path
+from april.launch.train import supervisor
+run_dir = Path(os.environ["APRIL_RUN_DIR"])
+sys.exit(supervisor.run([sys.executable, str(run_dir / "driver.py")], os.environ, run_dir, False))
+"""
+
+
+def supervised(run_dir: Path, end: str) -> subprocess.Popen[str]:
+    (run_dir / "driver.py").write_text(DRIVER.format(end=textwrap.dedent(end)))
+    environment = {**os.environ, "APRIL_RUN_DIR": str(run_dir)}
+    return subprocess.Popen([sys.executable, "-c", SUPERVISE], env=environment, stderr=subprocess.PIPE, text=True)
+
+
+def gone(run_dir: Path) -> bool:
+    return not psutil.pid_exists(int((run_dir / "orphan").read_text()))
+
+
+@pytest.mark.parametrize(
+    ("end", "code", "says"),
+    [
+        ("", 0, ""),
+        ("sys.exit(7)", 1, "the driver ended with code 7"),
+        (
+            "json.dump({'message': 'no such thing', 'exit_code': 2}, open(os.environ['APRIL_RUN_DIR'] + '/error.json', 'w'));"
+            "sys.exit(2)",
+            2,
+            "april: error: no such thing",
+        ),
+    ],
+)
+def test_nothing_is_left_whatever_the_end(tmp_path: Path, end: str, code: int, says: str) -> None:
+    bystander = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    process = supervised(tmp_path, end)
+    error = process.communicate(timeout=60)[1]
+    assert process.returncode == code
+    assert says in error
+    assert gone(tmp_path)
+    assert bystander.poll() is None
+    bystander.kill()
+    bystander.wait()
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_all(tmp_path: Path, signum: signal.Signals) -> None:
+    process = supervised(tmp_path, "time.sleep(600)")
+    while not (tmp_path / "orphan").exists() or not (tmp_path / "orphan").read_text():
+        time.sleep(0.05)
+    process.send_signal(signum)
+    error = process.communicate(timeout=60)[1]
+    assert process.returncode == 128 + signum
+    assert "everything that the run started has ended" in error
+    assert gone(tmp_path)
+
+
+def test_the_drivers_output_is_kept(tmp_path: Path) -> None:
+    supervised(tmp_path, "print('a line of the host')").communicate(timeout=60)
+    assert "a line of the host" in (tmp_path / "logs" / "driver.log").read_text()
+    assert not (tmp_path / "error.json").exists() or json.loads((tmp_path / "error.json").read_text())

@@ -1,0 +1,57 @@
+"""Training starts only when every kind of process reported every patch that it must have."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from april.errors import AprilError
+from april.patches import process, receipts
+from april.patches.core import Patch, Process
+
+ROWS = [
+    Patch("a", "host", "m", "x:y", frozenset({Process.TRAIN_ACTOR}), "r"),
+    Patch("b", "cpu", "m", "x:y", frozenset({Process.TRAIN_ACTOR, Process.SCHEDULER}), "r"),
+]
+
+
+def leave(run_dir: Path, role: str, pid: int, patches: list[str]) -> None:
+    folder = run_dir / "receipts"
+    folder.mkdir(exist_ok=True)
+    (folder / f"{role}-{pid}.json").write_text(json.dumps({"role": role, "pid": pid, "patches": patches}))
+
+
+def test_all_reported(tmp_path: Path) -> None:
+    leave(tmp_path, "train_actor", 1, ["a", "b", "more"])
+    leave(tmp_path, "scheduler", 2, ["b"])
+    found = receipts.verify(tmp_path, ROWS, [Process.TRAIN_ACTOR, Process.SCHEDULER])
+    assert {receipt.pid for receipt in found} == {1, 2}
+
+
+def test_a_process_that_did_not_report(tmp_path: Path) -> None:
+    leave(tmp_path, "train_actor", 1, ["a", "b"])
+    with pytest.raises(AprilError, match="no scheduler process reported"):
+        receipts.verify(tmp_path, ROWS, [Process.TRAIN_ACTOR, Process.SCHEDULER])
+
+
+def test_one_of_two_processes_without_a_patch(tmp_path: Path) -> None:
+    leave(tmp_path, "train_actor", 1, ["a", "b"])
+    leave(tmp_path, "train_actor", 2, ["a"])
+    with pytest.raises(AprilError, match="train_actor process 2 runs without b"):
+        receipts.verify(tmp_path, ROWS, [Process.TRAIN_ACTOR])
+
+
+def test_a_receipt_is_written_for_this_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("APRIL_RUN_DIR", str(tmp_path))
+    monkeypatch.setattr(process, "_role", Process.ENGINE)
+    receipts.write()
+    assert [receipt.role for receipt in receipts.read(tmp_path)] == [Process.ENGINE]
+
+
+def test_outside_a_run_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("APRIL_RUN_DIR", raising=False)
+    monkeypatch.chdir(tmp_path)
+    receipts.write()
+    assert list(tmp_path.iterdir()) == []
