@@ -67,19 +67,18 @@ class Workers:
     async def _abort_worker(self, client: httpx.AsyncClient, url: str, deadline: float) -> bool:
         unreachable, pause = 0, FIRST_LOOK_S
         while (left := deadline - time.monotonic()) > 0:
-            timeout = min(REQUEST_TIMEOUT_S, left)
+            load = None
             try:
-                await client.post(f"{url}/abort_request", json={"abort_all": True}, timeout=timeout)
-                load = await self._load(client, url, timeout)
+                # A time limit of ours: httpx has one for each step of a request, not for all of it.
+                load = await asyncio.wait_for(self._abort_once(client, url), min(REQUEST_TIMEOUT_S, left))
                 unreachable = 0
             except httpx.ConnectError as error:
-                unreachable, load = unreachable + 1, None
+                unreachable += 1
                 if unreachable == DEAD_AFTER:
                     logger.warning("abort: worker %s cannot be reached (%r): taken for dead", url, error)
                     return True
-            except (httpx.HTTPError, ValueError) as error:
+            except (httpx.HTTPError, ValueError, asyncio.TimeoutError) as error:
                 logger.warning("abort: worker %s: %r", url, error)
-                load = None
             if load == 0:
                 return True
             await _pause(pause, deadline)
@@ -87,8 +86,12 @@ class Workers:
         logger.warning("abort: worker %s was not seen idle by the deadline", url)
         return False
 
-    async def _load(self, client: httpx.AsyncClient, url: str, timeout: float) -> int | None:
-        response = await client.get(f"{url}/v1/loads?include=core", timeout=timeout)
+    async def _abort_once(self, client: httpx.AsyncClient, url: str) -> int | None:
+        await client.post(f"{url}/abort_request", json={"abort_all": True})
+        return await self._load(client, url)
+
+    async def _load(self, client: httpx.AsyncClient, url: str) -> int | None:
+        response = await client.get(f"{url}/v1/loads?include=core")
         return requests_in(response.json()) if response.is_success else None
 
     async def load(self) -> int | None:
@@ -96,7 +99,7 @@ class Workers:
         async with self._client() as client:
             try:
                 urls = await self.urls(client)
-                loads = await asyncio.gather(*(self._load(client, url, REQUEST_TIMEOUT_S) for url in urls))
+                loads = await asyncio.gather(*(self._load(client, url) for url in urls))
             except (httpx.HTTPError, ValueError, KeyError):
                 return None
         known = [load for load in loads if load is not None]

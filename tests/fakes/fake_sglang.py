@@ -14,8 +14,8 @@ WORKER = "http://worker"
 
 
 class FakeSglang(httpx.AsyncBaseTransport):
-    """Token ``i`` of the sequence is always ``1000 + i``, counted from the start of the prompt: a resumed response shows
-    where it went on. ``length(prompt_ids)`` is the response length that ends with "stop".
+    """Token ``i`` of the sequence is always ``1000 + i``, counted from the start of the prompt: a resumed response
+    shows where it went on. ``length(prompt_ids)`` is the response length that ends with "stop".
     """
 
     def __init__(self, length: Callable[[list[int]], int], tick: float = 0.001, prompt_tokens: int = 2) -> None:

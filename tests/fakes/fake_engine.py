@@ -1,0 +1,165 @@
+"""An Engine and a Source without a host: one token per turn of the event loop, no real time."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from april.core import Group, Leg, RoundPlan, RoundResult, Trajectory, TrajectoryState, priority
+from april.ports import Judge, keep_all
+from april.round import run_round
+from april.staleness import StalenessPolicy
+
+S = TrajectoryState
+
+
+@dataclass
+class Response:
+    """The payload: token ``i`` is always ``i``. It ends after ``need`` tokens."""
+
+    need: int
+    tokens: list[int] = field(default_factory=list)
+
+
+def prompt(index: int, needs: Sequence[int]) -> Group:
+    return Group(index, [Trajectory(Response(need)) for need in needs])
+
+
+def partial(index: int, version: int, done: int, needs: Sequence[int], rollout_id: int = 0) -> Group:
+    """A group whose members all hold ``done`` tokens of ``version``."""
+    group = prompt(index, needs)
+    for member in group.members:
+        member.payload.tokens = list(range(done))
+        member.state, member.length = S.PARTIAL, done
+        member.legs = (Leg(version, 0, done, rollout_id),)
+    return group
+
+
+def finished(index: int, version: int, length: int = 2, members: int = 1) -> Group:
+    group = partial(index, version, length, [length] * members)
+    for member in group.members:
+        member.state, member.rewarded = S.FINISHED, True
+    return group
+
+
+class FakeEngine:
+    """Options: ``reward`` None stands for a judge without an answer; ``judge_s`` is how long it thinks;
+    ``hiccups[index]`` submissions of a group come back aborted at once; ``errors[index]`` is raised."""
+
+    def __init__(self, max_len: int = 1000) -> None:
+        self.version, self.rollout_id, self.max_len = 1, 0, max_len
+        self.aborting = False
+        self.aborts = 0
+        self.order: list[int] = []
+        self.restarted: list[int] = []
+        self.rewarded: Callable[[int], bool] = lambda index: True
+        self.judge_s: dict[int, float] = {}
+        self.hiccups: dict[int, int] = {}
+        self.errors: dict[int, Exception] = {}
+        self.deaf: set[int] = set()
+
+    async def submit(self, group: Group) -> Group:
+        self.order.append(group.index)
+        for member in group.members:
+            if not member.has_ended:
+                member.move(S.RUNNING)
+        stop_now = self.hiccups.get(group.index, 0) > 0
+        if stop_now:
+            self.hiccups[group.index] -= 1
+        running = [member for member in group.members if not member.has_ended]
+        while not stop_now and not self._stopped(group) and any(self._grows(member) for member in running):
+            await asyncio.sleep(0)
+            if group.index in self.errors:
+                raise self.errors[group.index]
+            for member in running:
+                if self._grows(member):
+                    member.payload.tokens.append(len(member.payload.tokens))
+        if not any(self._grows(member) for member in running):
+            await asyncio.sleep(self.judge_s.get(group.index, 0))
+        return self._after(group, judged=True)
+
+    def _stopped(self, group: Group) -> bool:
+        return self.aborting and group.index not in self.deaf
+
+    def _grows(self, member: Trajectory) -> bool:
+        return len(member.payload.tokens) < min(member.payload.need, self.max_len)
+
+    def _after(self, group: Group, judged: bool) -> Group:
+        return Group(group.index, [self._ended(group.index, old, judged) for old in group.members], group.stalls)
+
+    def _ended(self, index: int, old: Trajectory, judged: bool) -> Trajectory:
+        if old.has_ended:
+            return Trajectory(old.payload, old.state, old.legs, old.length, old.rewarded or self.rewarded(index))
+        length = len(old.payload.tokens)
+        new = Trajectory(old.payload, old.state, old.legs, length)
+        if length > old.length:
+            new.legs = (*old.legs, Leg(self.version, old.length, length - old.length, self.rollout_id))
+        ended = not self._grows(new)
+        new.move((S.FINISHED if length >= old.payload.need else S.TRUNCATED) if ended else S.PARTIAL)
+        new.rewarded = ended and judged and self.rewarded(index)
+        return new
+
+    async def abort_all(self, deadline: float) -> None:
+        self.aborting = True
+        self.aborts += 1
+
+    async def load(self) -> int | None:
+        return 0
+
+    def recover(self, group: Group) -> Group:
+        group = copy.deepcopy(group)
+        for member in group.members:
+            # Cancelled before it was submitted.
+            if member.state is S.PENDING:
+                member.move(S.RUNNING)
+        return self._after(group, judged=False)
+
+    def restart(self, group: Group) -> Group:
+        self.restarted.append(group.index)
+        return prompt(group.index, [member.payload.need for member in group.members])
+
+
+class FakeSource:
+    """Buffered groups by priority, then new prompts made by ``new(index)`` until it returns None."""
+
+    def __init__(self, new: Callable[[int], Group | None], max_len: int = 1000) -> None:
+        self.new, self.max_len = new, max_len
+        self.buffer: dict[int, Group] = {}
+        self.next = 0
+        self.asked: list[int] = []
+
+    def take(self, count: int) -> list[Group]:
+        self.asked.append(count)
+        held = sorted(self.buffer.values(), key=lambda group: priority(group, self.max_len))[:count]
+        for group in held:
+            del self.buffer[group.index]
+        while len(held) < count and (group := self.new(self.next)) is not None:
+            self.next += 1
+            held.append(group)
+        return held
+
+    def put(self, groups: Sequence[Group]) -> None:
+        for group in groups:
+            assert group.index not in self.buffer, f"group {group.index} is put twice"
+            self.buffer[group.index] = group
+
+
+def plan_for(engine: FakeEngine, target: int, over: int, **options: object) -> RoundPlan:
+    return RoundPlan(engine.rollout_id, engine.version, target, over, engine.max_len, **options)  # type: ignore[arg-type]
+
+
+async def play(
+    engine: FakeEngine,
+    source: FakeSource,
+    target: int,
+    over: int,
+    judge: Judge = keep_all,
+    staleness: StalenessPolicy | None = None,
+    **options: object,
+) -> RoundResult:
+    """One round."""
+    engine.aborting = False
+    plan = plan_for(engine, target, over, **options)
+    return await run_round(plan, staleness or StalenessPolicy(), source, engine, judge)

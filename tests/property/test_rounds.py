@@ -1,0 +1,160 @@
+"""Invariants of design.md over any interleaving of finishes, aborts, filter drops, weight updates and restarts."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+
+from fake_engine import FakeEngine, FakeSource, Response, play, prompt
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from april.core import Group, Leg, RoundResult, legs_fault, versions_of
+from april.ports import Verdict
+from april.staleness import AtCap, StalenessPolicy, VersionClock, capped_mask
+
+LONG = 60
+
+
+@st.composite
+def scenarios(draw: st.DrawFn) -> dict[str, object]:
+    target = draw(st.integers(1, 4))
+    return {
+        "target": target,
+        "over": target + draw(st.integers(0, 8)),
+        "members": draw(st.integers(1, 3)),
+        "needs": draw(st.lists(st.integers(1, LONG), min_size=8, max_size=24)),
+        "updates": draw(st.lists(st.integers(0, 2), min_size=3, max_size=10)),
+        "drop_every": draw(st.sampled_from([0, 0, 3, 5])),
+        "no_reward_every": draw(st.sampled_from([0, 0, 7])),
+        "hiccup_every": draw(st.sampled_from([0, 4])),
+        "keep_partials": draw(st.sampled_from([True, True, True, False])),
+        "cap": draw(st.integers(0, 5)),
+        "at_cap": draw(st.sampled_from(list(AtCap))),
+        "crash_after": draw(st.sampled_from([None, 1, 2])),
+    }
+
+
+class Ledger:
+    """Where every prompt went."""
+
+    def __init__(self) -> None:
+        self.trained: dict[int, int] = {}
+        self.dropped: dict[int, int] = {}
+
+    def enter(self, result: RoundResult) -> None:
+        for group in result.trained:
+            self.trained[group.index] = self.trained.get(group.index, 0) + 1
+        for drop in result.dropped:
+            self.dropped[drop.group.index] = self.dropped.get(drop.group.index, 0) + 1
+
+    def check(self, source: FakeSource) -> None:
+        places = [*self.trained, *self.dropped, *source.buffer]
+        assert sorted(places) == list(range(source.next)), "each prompt handed out is in one place"
+        assert set(self.trained.values()) | set(self.dropped.values()) <= {1}, "exactly once"
+
+
+def check_lengths(group: Group) -> None:
+    for member in group.members:
+        response: Response = member.payload
+        assert response.tokens == list(range(member.length)), "the tokens that the engine generated, in order"
+        assert legs_fault(member.legs, member.length) is None
+        versions = versions_of(member.legs)
+        assert len(versions) == member.length
+        assert versions == sorted(versions)
+
+
+def check_round(result: RoundResult, held_before: int, policy: StalenessPolicy) -> None:
+    plan = result.plan
+    assert len(result.trained) == plan.target
+    for group in result.trained:
+        assert group.finished
+        check_lengths(group)
+        for member in group.members:
+            mask = capped_mask(None, member.legs, plan.policy_version, policy.cap)
+            ages = [plan.policy_version - version for version in versions_of(member.legs)]
+            weighted = (
+                ages if policy.at_cap is not AtCap.MASK else [age for age, one in zip(ages, mask, strict=True) if one]
+            )
+            assert all(0 <= age <= policy.cap for age in weighted), "no trained token is older than the cap"
+    for group in (*result.recycled, *result.surplus):
+        check_lengths(group)
+    spent = result.trained_tokens + result.recycled_tokens + result.wasted_tokens
+    assert held_before + result.generated_tokens == spent, "every token is trained, kept or counted as wasted"
+
+
+async def rounds(scenario: dict[str, object]) -> None:
+    needs, members = scenario["needs"], scenario["members"]
+    policy = StalenessPolicy(scenario["cap"], scenario["at_cap"])  # type: ignore[arg-type]
+    engine, ledger = FakeEngine(max_len=LONG - 10), Ledger()
+    source = FakeSource(
+        lambda index: prompt(index, [needs[(index * 7 + i) % len(needs)] for i in range(members)]),  # type: ignore
+        engine.max_len,
+    )
+    every = {name: scenario[f"{name}_every"] for name in ("drop", "no_reward", "hiccup")}
+
+    def hit(name: str, index: int) -> bool:
+        return bool(every[name]) and index % every[name] == 1  # type: ignore[operator]
+
+    engine.rewarded = lambda index: not hit("no_reward", index)
+    engine.hiccups = {index: 2 for index in range(200) if hit("hiccup", index)}
+    saved = None
+    for number, update in enumerate(scenario["updates"]):  # type: ignore[arg-type, var-annotated]
+        engine.rollout_id, engine.version = number, engine.version + update
+        held_before = sum(group.tokens for group in source.buffer.values())
+        result = await play(
+            engine,
+            source,
+            scenario["target"],  # type: ignore[arg-type]
+            scenario["over"],  # type: ignore[arg-type]
+            judge=lambda group, remaining: Verdict(not hit("drop", group.index), "low"),
+            staleness=policy,
+            keep_partials=scenario["keep_partials"],
+        )
+        ledger.enter(result)
+        ledger.check(source)
+        check_round(result, held_before, policy)
+        if number == scenario["crash_after"] and saved is not None:
+            # Back to the last checkpoint: weights, counters and buffer of that round.
+            source.buffer, source.next, ledger = copy.deepcopy(saved)
+            ledger.check(source)
+        saved = copy.deepcopy((source.buffer, source.next, ledger))
+
+
+@settings(max_examples=150, deadline=None)
+@given(scenarios())
+def test_rounds(scenario: dict[str, object]) -> None:
+    asyncio.run(rounds(scenario))
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.booleans()), max_size=30))
+def test_versions_never_go_back(steps: list[tuple[int, bool]]) -> None:
+    """Whatever the engines report, over restarts of the run or of an engine."""
+    clock, last = VersionClock(), 0
+    for raw, restarted in steps:
+        if restarted:
+            clock = VersionClock.restore(clock.to_dict())
+        version = clock.observe(raw)
+        assert version > last if restarted else version >= last
+        assert clock.of(raw) == version
+        last = version
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 8), st.integers(1, 4)), max_size=6),
+    st.integers(0, 12),
+    st.integers(0, 6),
+    st.data(),
+)
+def test_a_mask_only_loses_weight(pieces: list[tuple[int, int]], version: int, cap: int, data: st.DataObject) -> None:
+    """Case 8: what was rejected stays rejected, and the mask has the response's length."""
+    legs, start = [], 0
+    for policy_version, length in pieces:
+        legs.append(Leg(policy_version, start, length, 0))
+        start += length
+    mask = data.draw(st.none() | st.lists(st.integers(0, 1), min_size=start, max_size=start))
+    new = capped_mask(mask, legs, version, cap)
+    assert len(new) == start
+    for old, now, token_version in zip(mask or [1] * start, new, versions_of(legs), strict=True):
+        assert now <= old
+        assert now == (old if version - token_version <= cap else 0)
