@@ -1,6 +1,6 @@
 """Entry of ``make setup``: runs the set-up from the checkout, before anything is installed.
 
-Any Python 3.8 or later will do to start it; which one makes the environment is found later, and said when it is missing.
+Any Python 3.8 or later will do to start it; which one makes the environment is found later, and said when missing.
 """
 
 import os

@@ -49,7 +49,9 @@ CAUSES = (
         "what is done is kept",
     ),
     (
-        re.compile(r"(gcc|cc|clang).*(not found|No such file)|Python\.h: No such file|command '[^']*(gcc|cc)' failed"),
+        re.compile(
+            r"(gcc|cc|clang).*not found|No such file.*'[^']*(gcc|cc|clang)'|Python\.h: No such|'[^']*(gcc|cc)' failed"
+        ),
         "a package could not be compiled: install a C compiler and Python's headers (gcc, python3.11-dev)",
     ),
 )
