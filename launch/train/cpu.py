@@ -17,16 +17,5 @@ ENVIRONMENT = {
 """One thread a process: several processes share the cores. torch.compile would take longer than the run. Ray without
 clusters (the flag's name is older than its use) binds to the loopback address, and so do the engines."""
 
-FLAGS = """
-    --sglang-device cpu --sglang-attention-backend torch_native --sglang-max-total-tokens 32768
-    --sglang-server-concurrency 64
-    --rollout-num-gpus 1 --rollout-num-gpus-per-engine 1 --num-gpus-per-node 2
-    --actor-num-nodes 1 --actor-num-gpus-per-node 1
-    --transformer-impl local --spec april.patches.cpu.layer_spec get_spec
-    --distributed-backend gloo --use-cpu-initialization
-    --no-persist-layer-norm --no-rope-fusion --no-bias-swiglu-fusion --no-bias-dropout-fusion
-    --no-masked-softmax-fusion --no-gradient-accumulation-fusion
-    --attention-softmax-in-fp32 --accumulate-allreduce-grads-in-fp32
-    --micro-batch-size 1 --use-dynamic-batch-size --max-tokens-per-gpu 4096
-""".split()
+FLAGS = ["--sglang-device", "cpu", "--sglang-attention-backend", "torch_native", "--sglang-max-total-tokens", "32768", "--sglang-server-concurrency", "64", "--rollout-num-gpus", "1", "--rollout-num-gpus-per-engine", "1", "--num-gpus-per-node", "2", "--actor-num-nodes", "1", "--actor-num-gpus-per-node", "1", "--transformer-impl", "local", "--spec", "april.patches.cpu.layer_spec", "get_spec", "--distributed-backend", "gloo", "--use-cpu-initialization", "--no-persist-layer-norm", "--no-rope-fusion", "--no-bias-swiglu-fusion", "--no-bias-dropout-fusion", "--no-masked-softmax-fusion", "--no-gradient-accumulation-fusion", "--attention-softmax-in-fp32", "--accumulate-allreduce-grads-in-fp32", "--micro-batch-size", "1", "--use-dynamic-batch-size", "--max-tokens-per-gpu", "4096"]
 """Logical devices, gloo, Megatron without Transformer Engine and Apex, SGLang's torch attention."""
