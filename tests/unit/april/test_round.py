@@ -89,6 +89,13 @@ async def test_a_filter_drop_is_refilled_exactly() -> None:
     assert result.wasted_tokens == sum(drop.group.tokens for drop in result.dropped)
 
 
+async def test_nothing_is_taken_once_the_round_is_complete() -> None:
+    source = FakeSource(lambda index: prompt(index, [2]))
+    result = await play(FakeEngine(), source, 1, 2, judge=lambda group, remaining: Verdict(group.index == 1))
+    assert indices(result.trained) == [1]
+    assert source.asked == [2]
+
+
 async def test_a_filter_that_rejects_everything_fails_clearly() -> None:
     source = FakeSource(lambda index: prompt(index, [1]))
     with pytest.raises(AprilError, match=r"11 groups in a row were rejected, the last as zero_std"):
@@ -160,6 +167,7 @@ async def test_a_slow_judge_does_not_hold_up_the_drain(judge_s: float) -> None:
     result = await play(engine, source, 1, 3, drain_deadline=0.4)
     assert time.monotonic() - start < 1.0
     assert result.drain_seconds <= 0.5
+    assert asyncio.all_tasks() == {asyncio.current_task()}, "what was late is cancelled, not left behind"
     assert len(engine.order) == 3, "nothing is sent while draining"
     unjudged = source.buffer[1]
     assert unjudged.has_ended
