@@ -5,7 +5,6 @@ Usage: real_host.py slime|miles. A process of its own, since importing a host ta
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import importlib
 import json
@@ -16,7 +15,6 @@ import traceback
 import types
 from argparse import Namespace
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import httpx
