@@ -1,12 +1,13 @@
 """What a patch is, how it is applied once and undone.
 
-A patch names the module that it targets and a function that changes it. Nothing is imported early: the change happens right
-after the target module has been imported, in the processes and on the devices that the patch is for.
+A patch names the module that it targets and a function that changes it. Nothing is imported early: the change happens
+right after the target module has been imported, in the processes and on the devices that the patch is for.
 """
 
 from __future__ import annotations
 
 import enum
+import functools
 import importlib
 import threading
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from typing import Any
 ABSENT = object()
 
 
-class Process(enum.StrEnum):
+class Process(str, enum.Enum):
     """The kinds of process of a run."""
 
     DRIVER = "driver"
@@ -72,8 +73,6 @@ class Patcher:
         Raises:
             AttributeError: when ``owner`` has no such function.
         """
-        import functools
-
         original = getattr(owner, name)
 
         @functools.wraps(original)

@@ -1,7 +1,7 @@
 """Which kind of process of the run this is.
 
-The driver, and SGLang's processes, are told. A Ray worker does not know what it will become when it starts; it is recognised
-by the module of the actor that it loads.
+The driver, and SGLang's processes, are told. A Ray worker does not know what it will become when it starts; it is
+recognised by the module of the actor that it loads.
 """
 
 from __future__ import annotations

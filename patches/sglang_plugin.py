@@ -1,8 +1,8 @@
 """The overlay's SGLang plugin (entry point group ``sglang.srt.plugins``).
 
-SGLang only logs a hook whose target is missing, and a plugin that raises, and starts without them. So the processes check by
-themselves, once all hooks are applied, that each is really in place, and write their receipt; without it the driver does not
-train.
+SGLang only logs a hook whose target is missing, and a plugin that raises, and starts without them. So the processes
+check by themselves, once all hooks are applied, that each is really in place, and write their receipt; without it the
+driver does not train.
 """
 
 from __future__ import annotations

@@ -22,9 +22,20 @@ class Lack:
 class Host(Protocol):
     """What the rest of the overlay needs of a host."""
 
-    name: str
-    version: str
-    lacks: tuple[Lack, ...]
+    @property
+    def name(self) -> str:
+        """``slime`` or ``miles``."""
+        ...
+
+    @property
+    def version(self) -> str:
+        """The pin that was found."""
+        ...
+
+    @property
+    def lacks(self) -> tuple[Lack, ...]:
+        """What the host does not have."""
+        ...
 
     def paths(self) -> list[Path]:
         """Folders for the module search path of every process, the host's own first."""

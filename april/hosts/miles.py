@@ -1,7 +1,7 @@
 """miles (radixark's fork of slime on PyPI) as the host.
 
-Its wheel carries no train.py, so the loop over its public functions is ours, in the order that slime's has. It also carries
-Megatron-LM, core and training.
+Its wheel carries no train.py, so the loop over its public functions is ours, in the order that slime's has. It also
+carries Megatron-LM, core and training.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ import ast
 import hashlib
 import importlib.util
 import os
+import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,6 +18,7 @@ from april.errors import UsageError
 from april.hosts import NAMES, Host
 from april.hosts.miles import Miles
 from april.hosts.slime import Slime
+from april.launch.environment.paths import miles_root
 
 SLIME_PIN = "624b824"
 SLIME_URL = "https://github.com/THUDM/slime"
@@ -44,22 +46,22 @@ def resolve(name: str, slime_dir: str | None, environ: Mapping[str, str]) -> Hos
         raise UsageError(f"unknown host {name!r}: use auto, {' or '.join(NAMES)}")
     given = slime_dir or environ.get("SLIME_DIR")
     if name == "miles":
-        return _miles(environ)
+        return _miles()
     if given:
-        return slime_at(Path(given), environ)
+        return slime_at(Path(given))
     if installed := _importable("slime"):
-        return slime_at(installed, environ)
-    if name == "auto" and miles_root(environ) is not None:
-        return _miles(environ)
+        return slime_at(installed)
+    if name == "auto" and miles_root() is not None:
+        return _miles()
     if cloned := _clone():
-        return slime_at(cloned, environ)
+        return slime_at(cloned)
     raise UsageError(
         f"no slime found: give its tree at {SLIME_PIN} by --slime-dir or SLIME_DIR (a clone was not possible), "
         "or use --host miles after 'make setup'"
     )
 
 
-def slime_at(root: Path, environ: Mapping[str, str]) -> Slime:
+def slime_at(root: Path) -> Slime:
     """slime's tree at ``root``, verified to be the pin.
 
     Raises:
@@ -75,7 +77,7 @@ def slime_at(root: Path, environ: Mapping[str, str]) -> Slime:
             raise UsageError(f"{root} is another version of slime than {SLIME_PIN}: {name} is {found}, not {expected}")
     megatron = None
     if not _has_megatron_training():
-        megatron = miles_root(environ)
+        megatron = miles_root()
         if megatron is None:
             raise UsageError(
                 "slime needs Megatron-LM with megatron.training: put it on PYTHONPATH, or run 'make setup', which "
@@ -97,19 +99,11 @@ def fingerprint(path: Path) -> str:
     return hashlib.sha256(ast.dump(ast.parse(path.read_text())).encode()).hexdigest()[:12]
 
 
-def miles_root(environ: Mapping[str, str]) -> Path | None:
-    """Where miles' wheel is unpacked: ``APRIL_MILES_DIR``, or beside this environment by ``make setup``."""
-    import sys
-
-    given = environ.get("APRIL_MILES_DIR")
-    candidates = [Path(given)] if given else sorted(Path(sys.prefix, "share", "april").glob("miles-*"))
-    return next((path for path in candidates[::-1] if (path / "miles" / "__init__.py").is_file()), None)
-
-
-def _miles(environ: Mapping[str, str]) -> Miles:
-    root = miles_root(environ)
-    if root is None:
-        raise UsageError("miles is not unpacked here: run 'make setup', or give its folder by APRIL_MILES_DIR")
+def _miles() -> Miles:
+    root = miles_root()
+    if root is None or not (root / "miles" / "__init__.py").is_file():
+        where = f"{root} holds no miles package" if root else "miles is not unpacked here"
+        raise UsageError(f"{where}: run 'make setup', or give the folder of its unpacked wheel by APRIL_MILES_DIR")
     infos = sorted(root.glob("miles_rl-*.dist-info"))
     return Miles(root, infos[-1].name.removeprefix("miles_rl-").removesuffix(".dist-info") if infos else "unknown")
 
@@ -125,7 +119,9 @@ def _importable(package: str) -> Path | None:
 
 def _has_megatron_training() -> bool:
     spec = importlib.util.find_spec("megatron")
-    return spec is not None and any((Path(place) / "training").is_dir() for place in spec.submodule_search_locations or ())
+    return spec is not None and any(
+        (Path(place) / "training").is_dir() for place in spec.submodule_search_locations or ()
+    )
 
 
 def _clone() -> Path | None:
@@ -143,8 +139,6 @@ def _clone() -> Path | None:
         ):
             subprocess.run(command, check=True, timeout=CLONE_LIMIT_S, capture_output=True, env=environment)
     except (OSError, subprocess.SubprocessError):
-        import shutil
-
         shutil.rmtree(partial, ignore_errors=True)
         return None
     partial.rename(target)

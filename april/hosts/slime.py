@@ -14,7 +14,7 @@ from april.hosts import AddArguments, Lack
 
 @dataclass(frozen=True, slots=True)
 class Slime:
-    """slime's tree at ``root`` (with ``train.py``); ``megatron`` is the folder that Megatron-LM is taken from, if any."""
+    """slime's tree at ``root`` (with ``train.py``); ``megatron``: where Megatron-LM is taken from, if anywhere."""
 
     root: Path
     version: str
@@ -57,7 +57,8 @@ class Slime:
 
 def _load_script(path: Path) -> Any:
     spec = importlib.util.spec_from_file_location("slime_train_script", path)
-    assert spec is not None and spec.loader is not None, path
+    assert spec is not None, path
+    assert spec.loader is not None, path
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
     return script

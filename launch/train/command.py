@@ -16,10 +16,13 @@ from april.hosts.resolve import resolve
 from april.launch.train import cpu, preflight, supervisor
 
 ROLLOUT = {
-    "on": (
-        "--partial-rollout --rollout-function-path april.rollout.generate_rollout "
-        "--data-source-path april.buffer.PartialDataSource"
-    ).split(),
+    "on": [
+        "--partial-rollout",
+        "--rollout-function-path",
+        "april.rollout.generate_rollout",
+        "--data-source-path",
+        "april.buffer.PartialDataSource",
+    ],
     "off": ["--rollout-function-path", "april.rollout.generate_rollout_sync"],
 }
 
@@ -38,7 +41,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--april", default="on", choices=["on", "off"], help="off: the host's own rollout, unchanged")
     made.add_argument("--run-dir", metavar="DIR", help="where the run writes (default: runs/<time>-<id>)")
     made.add_argument("--quiet", action="store_true", help="host output to the run directory's log only")
-    made.add_argument("--dry-run", action="store_true", help="print the host's flags and the environment, start nothing")
+    made.add_argument(
+        "--dry-run", action="store_true", help="print the host's flags and the environment, start nothing"
+    )
     return made
 
 
@@ -61,7 +66,9 @@ def run(argv: list[str]) -> int:
     print(f"april: {host.name} {host.version} on {device}, run directory {run_dir}", file=sys.stderr)
     if host.lacks:
         print(f"april: {host.name} lacks {', '.join(lack.feature for lack in host.lacks)}", file=sys.stderr)
-    return supervisor.run([sys.executable, "-m", "april.launch.train.driver", *flags], environment, run_dir, not ours.quiet)
+    return supervisor.run(
+        [sys.executable, "-m", "april.launch.train.driver", *flags], environment, run_dir, not ours.quiet
+    )
 
 
 def host_flags(host: Host, device: str, april: str, theirs: list[str]) -> list[str]:
@@ -71,7 +78,7 @@ def host_flags(host: Host, device: str, april: str, theirs: list[str]) -> list[s
 
 
 def overlay_environment(host: Host, device: str) -> dict[str, str]:
-    """What every process of the run gets beside the user's environment; what the user has set wins for a CPU's defaults."""
+    """What every process of the run gets; what the user has set wins over the defaults of a CPU."""
     root = host.paths()[0]
     search = [str(path) for path in host.paths()] + [path for path in [os.environ.get("PYTHONPATH")] if path]
     defaults: Mapping[str, str] = {**(cpu.ENVIRONMENT if device == "cpu" else {}), **host.environment(device)}

@@ -1,7 +1,7 @@
 """The driver process of a run: patches, the host's parser, Ray, the host's training loop.
 
-Started by the supervisor with ``APRIL_*`` in its environment and the host's flags as arguments. It writes how it ended to
-``error.json`` in the run directory when it failed; the supervisor tells the user.
+Started by the supervisor with ``APRIL_*`` in its environment and the host's flags as arguments. It writes how it
+ended to ``error.json`` in the run directory when it failed; the supervisor tells the user.
 """
 
 from __future__ import annotations

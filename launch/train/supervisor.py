@@ -1,7 +1,7 @@
 """Starts the driver of a run, passes signals on, and ends everything that came of it, and only that.
 
-The supervisor is a subreaper: whatever the driver starts (Ray, engines, router) stays its descendant even when the parent in
-between dies, so that the descendants at the end are exactly what the run left behind.
+The supervisor is a subreaper: whatever the driver starts (Ray, engines, router) stays its descendant even when the
+parent in between dies, so that the descendants at the end are exactly what the run left behind.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ GRACE_S = 15.0
 def run(command: list[str], environment: Mapping[str, str], run_dir: Path, echo: bool) -> int:
     """Run ``command`` to its end; returns its exit code (128 + signal number after a signal).
 
-    Its output goes to ``run_dir/logs/driver.log``, and to our own when ``echo``. The reason of a failure, which the driver
-    leaves in ``run_dir/error.json``, is printed as one line.
+    Its output goes to ``run_dir/logs/driver.log``, and to our own when ``echo``. The reason of a failure, which the
+    driver leaves in ``run_dir/error.json``, is printed as one line.
     """
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
     log = run_dir / "logs" / "driver.log"
@@ -84,7 +84,7 @@ def end_descendants() -> list[int]:
 
 
 def _keep_logs(session: Path, target: Path) -> None:
-    """Move Ray's logs into the run directory and remove its session (kept out of it because socket paths must be short)."""
+    """Move Ray's logs into the run directory and remove its session, which is elsewhere for short socket paths."""
     logs = session / "session_latest" / "logs"
     if logs.exists():
         shutil.copytree(logs, target, dirs_exist_ok=True)

@@ -1,7 +1,8 @@
 """Sends Megatron's direct uses of ``torch.cuda`` to the CPU, in the train actor's process only.
 
-Megatron (and miles) name the device in factories (``device="cuda"`` or an index), move modules and tensors with ``.cuda()``,
-read and set the CUDA random state, compare ``tensor.type()`` with ``torch.cuda.FloatTensor`` and keep streams and events.
+Megatron (and miles) name the device in factories (``device="cuda"`` or an index), move modules and tensors with
+``.cuda()``, read and set the CUDA random state, compare ``tensor.type()`` with ``torch.cuda.FloatTensor`` and keep
+streams and events.
 """
 
 from __future__ import annotations
@@ -15,10 +16,26 @@ from typing import Any
 from april.patches.core import Patcher
 from april.patches.cpu.streams import CpuEvent, CpuStream
 
-FACTORIES = (
-    "arange as_tensor empty empty_like empty_strided full full_like ones ones_like rand rand_like randint randn "
-    "randn_like randperm tensor zeros zeros_like"
-).split()
+FACTORIES = [
+    "arange",
+    "as_tensor",
+    "empty",
+    "empty_like",
+    "empty_strided",
+    "full",
+    "full_like",
+    "ones",
+    "ones_like",
+    "rand",
+    "rand_like",
+    "randint",
+    "randn",
+    "randn_like",
+    "randperm",
+    "tensor",
+    "zeros",
+    "zeros_like",
+]
 
 
 def apply(module: ModuleType, patcher: Patcher) -> None:

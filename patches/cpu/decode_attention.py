@@ -1,8 +1,9 @@
 """Decode attention of the ``torch_native`` backend for all sequences of the batch at once.
 
-SGLang's CPU fallback loops over the sequences in Python, several tensor operations each. Here the sequences are gathered into
-padded blocks, longest first, and each block is one call of scaled dot-product attention. Query heads of one key head become
-the query positions of that call, so that grouped-query attention needs no copy of keys and values.
+SGLang's CPU fallback loops over the sequences in Python, several tensor operations each. Here the sequences are
+gathered into padded blocks, longest first, and each block is one call of scaled dot-product attention. Query heads of
+one key head become the query positions of that call, so that grouped-query attention needs no copy of keys and
+values.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def forward_decode(
 
 
 def blocks(lengths: list[int]) -> list[list[int]]:
-    """Indices of ``lengths`` in blocks, longest first; a block's padded size stays below ``WASTE`` times its content."""
+    """Indices in blocks, longest first; a block's padded size stays below ``WASTE`` times its content."""
     order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
     cut: list[list[int]] = []
     content = 0

@@ -1,7 +1,7 @@
 """SGLang's processes as forks of the engine actor, on a CPU.
 
-The HTTP server, the scheduler and the detokenizer are started with ``spawn``, and each imports again, for many seconds, what
-the engine actor has imported. Without a GPU context nothing stands against ``fork``.
+The HTTP server, the scheduler and the detokenizer are started with ``spawn``, and each imports again, for many
+seconds, what the engine actor has imported. Without a GPU context nothing stands against ``fork``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from april.patches.core import Patcher
 
 
 def apply(module: ModuleType, patcher: Patcher) -> None:
-    """Fork instead of spawn; ``module`` is the host's ``sglang_engine``, whose process becomes the parent of them all."""
+    """Fork instead of spawn; ``module`` is the host's ``sglang_engine``, in the process that is their parent."""
     del module
 
     def set_start_method(original: Any, method: str | None, force: bool = False) -> None:

@@ -1,12 +1,13 @@
 """Megatron's layer spec for a CPU: ``--spec april.patches.cpu.layer_spec get_spec``.
 
-Three things differ from Megatron's local spec. Attention takes the packed sequences (thd) that slime and miles always send.
-The norms before qkv and before the MLP live inside the linear layers, under the names that Transformer Engine gives them,
-which the hosts' weight converters look for. And no fused kernel is asked for.
+Three things differ from Megatron's local spec. Attention takes the packed sequences (thd) that slime and miles always
+send. The norms before qkv and before the MLP live inside the linear layers, under the names that Transformer Engine
+gives them, which the hosts' weight converters look for. And no fused kernel is asked for.
 """
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import torch
@@ -46,10 +47,13 @@ class PackedDotProductAttention(DotProductAttention):  # type: ignore[misc]
     ) -> torch.Tensor:
         """query [t, heads, d], key and value [t, kv_heads, d] -> [t, heads * d], t over all packed sequences."""
         if packed_seq_params is None:
-            return super().forward(query, key, value, attention_mask, attn_mask_type, attention_bias, None)
+            dense: torch.Tensor = super().forward(
+                query, key, value, attention_mask, attn_mask_type, attention_bias, None
+            )
+            return dense
         bounds = packed_seq_params.cu_seqlens_q.tolist()
         outputs = []
-        for start, end in zip(bounds[:-1], bounds[1:], strict=True):
+        for start, end in itertools.pairwise(bounds):
             q, k, v = (part[start:end].transpose(0, 1).unsqueeze(0) for part in (query, key, value))
             out = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=self.softmax_scale, enable_gqa=True)
             outputs.append(out[0].transpose(0, 1))

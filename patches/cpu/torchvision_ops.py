@@ -1,7 +1,8 @@
 """Declares torchvision's operators where its compiled library cannot be loaded.
 
-torchvision's wheel on the registry is built for CUDA. Beside a CPU torch its library does not load, and the import then fails
-because shape functions are registered for operators that do not exist. Declaring them is enough: nothing here calls them.
+torchvision's wheel on the registry is built for CUDA. Beside a CPU torch its library does not load, and the import
+then fails because shape functions are registered for operators that do not exist. Declaring them is enough: nothing
+here calls them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Loads a Hugging Face folder (Llama or Qwen3, dense) into Megatron's GPT model, without megatron.bridge.
 
-Megatron keeps, per layer: ``linear_qkv`` with the rows of q, k and v interleaved by query group, ``linear_fc1`` as gate over
-up, and the two norms as ``layer_norm_weight`` of those linears. Tensor and pipeline parallel sizes must be 1.
+Megatron keeps, per layer: ``linear_qkv`` with the rows of q, k and v interleaved by query group, ``linear_fc1`` as
+gate over up, and the two norms as ``layer_norm_weight`` of those linears. Tensor and pipeline parallel sizes must be
+1.
 """
 
 from __future__ import annotations

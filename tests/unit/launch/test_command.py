@@ -41,7 +41,11 @@ def test_the_users_flags_come_last_and_win(miles: Path) -> None:
 
 
 def test_a_gpu_gets_no_flags_of_the_cpu_host(miles: Path) -> None:
-    assert command.host_flags(Miles(miles, "0.0.2"), "cuda", "on", ["--lr", "1"]) == [*command.ROLLOUT["on"], "--lr", "1"]
+    assert command.host_flags(Miles(miles, "0.0.2"), "cuda", "on", ["--lr", "1"]) == [
+        *command.ROLLOUT["on"],
+        "--lr",
+        "1",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -56,7 +60,12 @@ def test_a_gpu_gets_no_flags_of_the_cpu_host(miles: Path) -> None:
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(
-    argv: list[str], says: str, miles: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    argv: list[str],
+    says: str,
+    miles: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     if "cuda" in argv and preflight.device("auto") == "cuda":
         pytest.skip("this machine has a GPU")
@@ -108,7 +117,9 @@ def test_unknown_flags_are_found_in_every_pass_of_the_parser() -> None:
 def test_help_is_quick() -> None:
     for words in ([], ["train"], ["quickstart"]):
         start = time.perf_counter()
-        done = subprocess.run([sys.executable, "-m", "april.launch.cli", *words, "--help"], capture_output=True, text=True)
+        done = subprocess.run(
+            [sys.executable, "-m", "april.launch.cli", *words, "--help"], capture_output=True, text=True
+        )
         assert done.returncode == 0, done.stderr
         assert "usage: april" in done.stdout
         assert time.perf_counter() - start < 1.0

@@ -48,7 +48,8 @@ def gone(run_dir: Path) -> bool:
         ("", 0, ""),
         ("sys.exit(7)", 1, "the driver ended with code 7"),
         (
-            "json.dump({'message': 'no such thing', 'exit_code': 2}, open(os.environ['APRIL_RUN_DIR'] + '/error.json', 'w'));"
+            "body = {'message': 'no such thing', 'exit_code': 2}\n"
+            "json.dump(body, open(os.environ['APRIL_RUN_DIR'] + '/error.json', 'w'))\n"
             "sys.exit(2)",
             2,
             "april: error: no such thing",
