@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from . import interpreter, inventory, miles_wheel, preflight
-from .commands import Runner
+from .commands import Runner, explain
 from .errors import SetupError
 from .lockfiles import Locked, digest, normalize, read_lock
 from .paths import SHARE
@@ -210,9 +210,12 @@ class CpuEnvironment:
 
     def compile_packages(self) -> str:
         """Byte-compile what is installed, once, instead of in each of the processes that a first run starts at once."""
-        command = [str(self.python), "-m", "compileall", "-q", "-q", "-j", "0", str(self.site)]
+        command = [str(self.python), "-W", "ignore", "-m", "compileall", "-q", "-q", "-j", "0", str(self.site)]
         # Exit code 1: a file is no Python 3 (templates, tests of other versions); it would not be imported either.
-        self.runner().run(command, "byte-compiling the packages", accept=(0, 1))
+        output = self.runner().run(command, "byte-compiling the packages", lambda line: "at work", accept=(0, 1))
+        cause = explain(output, {})
+        if cause:
+            raise SetupError(cause)
         return "a first run starts faster"
 
     def has_overlay(self) -> bool:
