@@ -74,6 +74,11 @@ async def _round(host: RolloutBindings, args: Any, config: AprilConfig, rollout_
     rewards = [sample.get_reward_value(args) for sample in flat]
     fields = round_fields(result, rewards, [sample.response_length for sample in flat])
     emit("round", started=started, ended=time.time(), **fields)
+    logger.info(
+        "round %d at version %d: %d groups trained, %d partial and %d finished groups kept, %d dropped, drain %.1f s",
+        *(rollout_id, plan.policy_version, len(result.trained), len(result.recycled)),
+        *(len(result.surplus), len(result.dropped), result.drain_seconds),
+    )
     _hooks(host, args, result, data, data_source)
     return host.RolloutFnTrainOutput(samples=data, metrics={**gatherer.collect(), **round_metrics(result)})
 

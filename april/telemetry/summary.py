@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Real
 from typing import Any
 
 from april.core import RoundResult
 
 
-def round_fields(result: RoundResult, rewards: Sequence[float], lengths: Sequence[int]) -> dict[str, Any]:
-    """The fields of a ``round`` event but for its times; ``rewards`` and ``lengths`` are those of trained samples."""
+def round_fields(result: RoundResult, rewards: Sequence[Any], lengths: Sequence[int]) -> dict[str, Any]:
+    """The fields of a ``round`` event but for its times; ``rewards`` and ``lengths`` are those of trained samples.
+
+    A reward that is no number (the host's post-processing may take any) is left out of the mean.
+    """
+    numbers = [float(reward) for reward in rewards if isinstance(reward, Real)]
     return {
         "rollout_id": result.plan.rollout_id,
         "policy_version": result.plan.policy_version,
@@ -27,7 +32,7 @@ def round_fields(result: RoundResult, rewards: Sequence[float], lengths: Sequenc
         "recycled_tokens": result.recycled_tokens,
         "max_lag": result.max_lag,
         "off_policy_tokens": result.off_policy_tokens,
-        "reward_mean": sum(rewards) / len(rewards) if rewards else None,
+        "reward_mean": sum(numbers) / len(numbers) if numbers else None,
         "response_lengths": list(lengths),
         "drain_s": result.drain_seconds,
         "drain_errors": result.drain_errors,
