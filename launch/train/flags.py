@@ -24,11 +24,16 @@ def parse(host: Host, argv: list[str]) -> Namespace:
         UsageError: for an unknown flag (with the nearest known one) or a bad value.
     """
 
-    def add(parser: ArgumentParser) -> ArgumentParser:
-        parser.error = _refuse  # type: ignore[method-assign]
-        return add_arguments(parser)
-
     with _registered_flags() as known:
+
+        def refuse(message: str) -> NoReturn:
+            unknown = _unknown(argv, known) if message.startswith("unrecognized arguments") else []
+            raise UsageError("; ".join(unknown) or message)
+
+        def add(parser: ArgumentParser) -> ArgumentParser:
+            parser.error = refuse  # type: ignore[method-assign]
+            return add_arguments(parser)
+
         args = host.parse_args(add)
     if unknown := _unknown(argv, known):
         raise UsageError("; ".join(unknown))
@@ -62,7 +67,3 @@ def _unknown(argv: list[str], known: set[str]) -> list[str]:
             near = difflib.get_close_matches(flag, sorted(known), n=1)
             lines.append(f"unknown flag {flag}" + (f" (did you mean {near[0]}?)" if near else ""))
     return lines
-
-
-def _refuse(message: str) -> NoReturn:
-    raise UsageError(message)
