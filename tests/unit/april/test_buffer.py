@@ -10,13 +10,12 @@ from typing import Any
 
 import pytest
 from fake_engine import finished, partial
-from fake_host import World, arguments, install
+from fake_host import World, arguments, install, source_for
 from fake_sglang import FakeSglang
 
 from april import samples
 from april.buffer import checkpoint
 from april.buffer.memory import MemoryBuffer
-from april.buffer.source import partial_data_source
 from april.errors import AprilError
 from april.rollout import generate_rollout
 
@@ -24,10 +23,6 @@ from april.rollout import generate_rollout
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     return install(monkeypatch, FakeSglang(lambda ids: (3, 40, 5, 50, 7)[ids[1] % 5]))
-
-
-def source_for(args: Any) -> Any:
-    return partial_data_source()(args)
 
 
 def contents(source: Any) -> list[Any]:

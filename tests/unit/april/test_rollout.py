@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_host import GenerateState, Sample, Status, World, arguments, install
+from fake_data import Sample, Status
+from fake_host import GenerateState, World, arguments, install, source_for
 from fake_sglang import FakeSglang
 
 from april import samples
-from april.buffer.source import partial_data_source
 from april.errors import AprilError, UsageError
 from april.rollout import generate_rollout, generate_rollout_sync
 from april.telemetry.events import read
@@ -22,19 +22,8 @@ from april.telemetry.events import read
 LONG = 1000
 
 
-def PartialDataSource(args: Any) -> Any:
-    return partial_data_source()(args)
-
-
 def by_prompt(*lengths: int) -> Callable[[list[int]], int]:
     return lambda ids: lengths[ids[1] % len(lengths)]
-
-
-@pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> World:
-    """Prompts of 3, 40, 5 and 50 tokens, over and over."""
-    monkeypatch.setenv("APRIL_RUN_DIR", str(tmp_path))
-    return install(monkeypatch, FakeSglang(by_prompt(3, 40, 5, 50)))
 
 
 def intact(sample: Any) -> None:
@@ -51,7 +40,7 @@ def buffered(source: Any) -> list[Any]:
 
 def test_three_rounds_resume_and_lose_nothing(world: World, tmp_path: Path) -> None:
     args = arguments()
-    source = PartialDataSource(args)
+    source = source_for(args)
     seen: list[int] = []
     for rollout_id in range(3):
         world.server.weight_version = str(rollout_id + 1)
@@ -85,7 +74,7 @@ def test_three_rounds_resume_and_lose_nothing(world: World, tmp_path: Path) -> N
 def test_a_leg_asks_for_what_is_left_only(world: World) -> None:
     """Case 1: ``max_new_tokens`` shrinks by what was generated, and the payload carries the stored ids."""
     args = arguments(rollout_batch_size=1, over_sampling_batch_size=2, n_samples_per_prompt=1, prompts=2)
-    source = PartialDataSource(args)
+    source = source_for(args)
     generate_rollout(args, 0, source)
     [held] = buffered(source)
     tokens, length = list(held.tokens), held.response_length
@@ -102,7 +91,7 @@ def test_a_leg_asks_for_what_is_left_only(world: World) -> None:
 def test_without_tokens_left_it_is_truncated_rewarded_and_not_sent(world: World) -> None:
     """Case 1."""
     args = arguments(rollout_batch_size=1, over_sampling_batch_size=2, n_samples_per_prompt=1, prompts=2)
-    source = PartialDataSource(args)
+    source = source_for(args)
     generate_rollout(args, 0, source)
     [held] = buffered(source)
     world.server.requests.clear()
@@ -125,7 +114,7 @@ def siblings(world: World, **changes: Any) -> tuple[Any, Any, Any]:
         return 6 if ids[1] == 0 else (2 if counts[ids[1]] == 1 else 40)
 
     world.server.length = length
-    source = PartialDataSource(args)
+    source = source_for(args)
     generate_rollout(args, 0, source)
     ended, partial = buffered(source)
     assert (ended.status, partial.status) == (Status.COMPLETED, Status.ABORTED)
@@ -163,7 +152,7 @@ def test_a_judge_that_was_cut_off_is_asked_again(world: World) -> None:
     args = arguments(rollout_batch_size=1, over_sampling_batch_size=2, n_samples_per_prompt=1, april_drain_deadline=0.3)
     world.server.length = by_prompt(9, 3)
     world.host.judge = judge
-    source = PartialDataSource(args)
+    source = source_for(args)
     output = generate_rollout(args, 0, source)
     [held] = buffered(source)
     assert (held.group_index, held.status, held.reward) == (1, Status.COMPLETED, None)
@@ -183,7 +172,7 @@ def test_a_reward_of_none_never_reaches_training(world: World) -> None:
         return None if sample.group_index == 0 else 0.5
 
     world.host.judge = judge
-    output = generate_rollout(arguments(), 0, PartialDataSource(arguments()))
+    output = generate_rollout(arguments(), 0, source_for(arguments()))
     assert all(sample.reward == 0.5 for sample in samples.leaves(output.samples))
     assert output.metrics["april/groups_dropped"] == 1
 
@@ -191,7 +180,7 @@ def test_a_reward_of_none_never_reaches_training(world: World) -> None:
 def test_the_second_arguments_take_effect(world: World) -> None:
     """Case 10: the host's state is a singleton that keeps the first."""
     first = arguments()
-    source = PartialDataSource(first)
+    source = source_for(first)
     generate_rollout(first, 0, source)
     generate_rollout(arguments(rollout_temperature=0.25), 1, source)
     assert world.server.requests[-1]["sampling_params"]["temperature"] == 0.25
@@ -221,7 +210,7 @@ def test_hooks_of_the_host(world: World) -> None:
         rollout_sample_filter_path="mark",
         rollout_all_samples_process_path="all",
     )
-    output = generate_rollout(args, 0, PartialDataSource(args))
+    output = generate_rollout(args, 0, source_for(args))
     trained = [group[0].group_index for group in output.samples]
     assert trained == sorted(trained)
     assert 0 not in trained
@@ -234,7 +223,7 @@ def test_tokens_beyond_the_cap_get_no_weight(world: World) -> None:
     args = arguments(
         rollout_batch_size=1, over_sampling_batch_size=2, n_samples_per_prompt=1, april_at_cap="mask", prompts=2
     )
-    source = PartialDataSource(args)
+    source = source_for(args)
     generate_rollout(args, 0, source)
     held = buffered(source)[0].response_length
     args.over_sampling_batch_size, world.server.weight_version = 1, "9"
@@ -254,7 +243,7 @@ def test_a_response_without_text_is_resumed_all_the_same(monkeypatch: pytest.Mon
         return await generate(args, sample, params)
 
     args = arguments(rollout_batch_size=1, over_sampling_batch_size=2, n_samples_per_prompt=1, custom=spy)
-    source = PartialDataSource(args)
+    source = source_for(args)
     generate_rollout(args, 0, source)
     args.over_sampling_batch_size = 1
     [[sample]] = generate_rollout(args, 1, source).samples
@@ -270,7 +259,7 @@ def test_a_host_that_loses_tokens_is_found_out(world: World) -> None:
         return await world.host.generate(args, sample, params)
 
     args = arguments(rollout_batch_size=1, over_sampling_batch_size=2, n_samples_per_prompt=1, custom=forgets)
-    source = PartialDataSource(args)
+    source = source_for(args)
     generate_rollout(args, 0, source)
     args.over_sampling_batch_size = 1
     with pytest.raises(AprilError, match="sample 1: a resumed response lost or changed tokens"):
@@ -294,59 +283,6 @@ def test_a_wrong_setting_names_its_flag(world: World) -> None:
         generate_rollout(arguments(april_staleness_cap=-1), 0, None)
 
 
-class TestFanOut:
-    """A custom generate function that makes several samples of one."""
-
-    @staticmethod
-    def args(world: World, **changes: Any) -> Any:
-        async def fan(args: Any, sample: Any, params: Any) -> Any:
-            whole = await world.host.generate(args, sample, params)
-            twin = copy.deepcopy(whole)
-            twin.group_index = whole.group_index
-            return [whole, twin]
-
-        values = {"rollout_batch_size": 1, "over_sampling_batch_size": 2, "prompts": 2, **changes}
-        return arguments(custom=fan, custom_generate_function_path="fan", **values)
-
-    def test_lists_survive_and_an_aborted_leaf_recycles_its_group(self, world: World) -> None:
-        """Cases 2 and 5."""
-        args = self.args(world)
-        source = PartialDataSource(args)
-        [group] = generate_rollout(args, 0, source).samples
-        assert [len(member) for member in group] == [2, 2]
-        for sample in samples.leaves(group):
-            assert sample.reward == 3.0
-            assert samples.origin_of(sample) is None
-            samples.check(sample)
-        [held] = source.buffer.snapshot()
-        assert all(isinstance(member.payload, list) for member in held.members)
-        assert not held.has_ended
-        args.over_sampling_batch_size = 1
-        output = generate_rollout(args, 1, source)
-        for sample in samples.leaves(output.samples):
-            assert sample.response_length == 40
-            assert [leg.start for leg in samples.legs_of(sample)] == [0]
-        assert output.metrics["april/wasted_tokens"] == held.tokens, "what a fan-out cannot resume is counted"
-
-    def test_a_finished_list_is_kept_beside_an_unfinished_one(self, world: World) -> None:
-        counts: dict[int, int] = {}
-
-        def length(ids: list[int]) -> int:
-            counts[ids[1]] = counts.get(ids[1], 0) + 1
-            return 6 if ids[1] == 0 else (2 if counts[ids[1]] == 1 else 40)
-
-        world.server.length = length
-        args = self.args(world)
-        source = PartialDataSource(args)
-        generate_rollout(args, 0, source)
-        ended = copy.deepcopy(source.buffer.snapshot()[0].members[0].payload)
-        args.over_sampling_batch_size = 1
-        [[first, second]] = generate_rollout(args, 1, source).samples
-        for kept, was in zip(first, ended, strict=True):
-            assert (kept.tokens, kept.reward, kept.loss_mask) == (was.tokens, was.reward, was.loss_mask)
-        assert [sample.response_length for sample in second] == [40, 40]
-
-
 def test_a_failed_sample_counts_when_it_has_a_reward(world: World) -> None:
     """FAILED is the host's soft failure: with a reward it is trained, as upstream; the host is never sent one again."""
 
@@ -357,7 +293,7 @@ def test_a_failed_sample_counts_when_it_has_a_reward(world: World) -> None:
         return sample
 
     args = arguments(custom=fails)
-    source = PartialDataSource(args)
+    source = source_for(args)
     for rollout_id in range(3):
         output = generate_rollout(args, rollout_id, source)
         assert all(sample.reward is not None for sample in samples.leaves(output.samples))
