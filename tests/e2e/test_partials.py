@@ -6,10 +6,10 @@ import os
 from pathlib import Path
 
 import pytest
+from runs import events, left_running, metrics, start
 
 from april.buffer import checkpoint
 from april.launch.environment.paths import miles_root
-from runs import events, left_running, metrics, start
 
 pytestmark = pytest.mark.e2e
 

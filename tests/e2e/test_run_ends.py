@@ -8,9 +8,9 @@ import time
 from pathlib import Path
 
 import pytest
+from runs import events, left_running, start, wait_for
 
 from april.launch.environment.paths import miles_root
-from runs import events, left_running, start, wait_for
 
 pytestmark = [pytest.mark.e2e, pytest.mark.skipif(miles_root() is None, reason="miles is not unpacked here")]
 
