@@ -27,7 +27,9 @@ def folder(given: str | None, environment: Mapping[str, str]) -> Path:
         with tempfile.TemporaryFile(dir=path):
             return path
     except OSError as error:
-        raise UsageError(f"the cache {path} cannot be written ({error.strerror}): give another with --cache-dir") from error
+        raise UsageError(
+            f"the cache {path} cannot be written ({error.strerror}): give another with --cache-dir"
+        ) from error
 
 
 def key(recipe: Mapping[str, Any], distributions: list[str], sources: list[Path]) -> str:

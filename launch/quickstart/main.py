@@ -5,19 +5,30 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 import time
 from pathlib import Path
+from typing import Any, NoReturn
 
 from april.errors import UsageError
 from april.hosts.resolve import resolve
 from april.launch.quickstart.recipe import MODES, RECIPES
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, like everything else here."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}; april quickstart --help says more")
+
+
 def parser() -> argparse.ArgumentParser:
     """The flags of the quick start."""
-    made = argparse.ArgumentParser(prog="april quickstart", allow_abbrev=False, description=__doc__)
-    made.add_argument("--model", default="tiny", help=f"{' or '.join(RECIPES)} (default: tiny, made here in about a minute)")
+    made = _Parser(prog="april quickstart", allow_abbrev=False, description=__doc__)
+    made.add_argument(
+        "--model", default="tiny", help=f"{' or '.join(RECIPES)} (default: tiny, made here in about a minute)"
+    )
     made.add_argument("--host", default="auto", help="auto, slime or miles")
     made.add_argument("--slime-dir", metavar="DIR", help="slime's source tree; default: $SLIME_DIR")
     made.add_argument("--steps", type=int, metavar="N", help="training steps of each mode (default: the recipe's)")
@@ -30,11 +41,24 @@ def parser() -> argparse.ArgumentParser:
 
 
 def run(argv: list[str]) -> int:
-    """The whole quick start; returns the exit code.
+    """The whole quick start; returns the exit code (128 + signal number after a signal).
 
     Raises:
         UsageError: for flags or folders that make no sense; AprilError when a run fails.
     """
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        return _quickstart(argv)
+    except KeyboardInterrupt as signalled:
+        print("april: interrupted; everything that the quick start started has ended", file=sys.stderr)
+        return 128 + (signalled.args[0] if signalled.args else signal.SIGINT)
+
+
+def _interrupt(signum: int, frame: Any) -> None:
+    raise KeyboardInterrupt(signum)
+
+
+def _quickstart(argv: list[str]) -> int:
     begun = time.monotonic()
     flags = parser().parse_args(argv)
     modes = flags.modes.split(",")

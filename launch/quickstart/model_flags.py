@@ -53,7 +53,10 @@ def from_config(config: Mapping[str, Any]) -> list[str]:
 
 def _rope_theta(config: Mapping[str, Any]) -> float:
     """transformers 5 has it in ``rope_parameters``, earlier versions beside the other fields."""
-    rope = config.get("rope_parameters") or {"rope_theta": config.get("rope_theta"), **(config.get("rope_scaling") or {})}
+    rope = config.get("rope_parameters") or {
+        "rope_theta": config.get("rope_theta"),
+        **(config.get("rope_scaling") or {}),
+    }
     kind = rope.get("rope_type", "default")
     if kind != "default":
         raise UsageError(f"rope_type {kind!r} is not supported: use a model with plain rotary embeddings")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 
-from april.launch.quickstart import cache, libraries, smollm2, tasks, tiny
+from april.errors import AprilError
+from april.launch.quickstart import cache, smollm2, tasks, tiny
 from april.launch.quickstart.recipe import Inputs, Recipe
 
 
@@ -19,7 +20,7 @@ def inputs(model: str, recipe: Recipe, seed: int, cache_dir: str | None, out: Pa
         UsageError: when the cache cannot be written; AprilError when the model cannot be made.
     """
     folder = cache.folder(cache_dir, os.environ)
-    made = _tiny(folder, seed) if model == "tiny" else _smollm2(folder)
+    made = _tiny(folder) if model == "tiny" else _smollm2(folder)
     if model == "tiny":
         training, held_out = tasks.training_and_evaluation(recipe.prompts, recipe.held_out, seed)
     else:
@@ -31,16 +32,18 @@ def inputs(model: str, recipe: Recipe, seed: int, cache_dir: str | None, out: Pa
     return found
 
 
-def _tiny(folder: Path, seed: int) -> Path:
-    recipe = tiny.TinyRecipe(seed=seed)
-    sources = [Path(module.__file__ or "") for module in (tiny, tasks)]
-    target = folder / f"tiny-{cache.key(asdict(recipe), ['torch', 'transformers', 'reasoning_gym'], sources)}"
+def _tiny(folder: Path) -> Path:
+    """The tiny policy, trained in a process of its own: its threads and its memory end with it."""
 
     def build(into: Path) -> None:
-        libraries.prepare()
-        tiny.train(recipe, into)
+        threads = {"OMP_NUM_THREADS": str(min(tiny.THREADS, os.cpu_count() or 1)), "OMP_WAIT_POLICY": "PASSIVE"}
+        command = [sys.executable, "-m", tiny.__name__, str(into)]
+        code = subprocess.run(command, env={**os.environ, **threads}).returncode
+        if code != 0:
+            raise AprilError(f"pre-training of the tiny policy ended with code {code}")
 
-    return _kept(target, build, "a policy of a few million parameters, trained on worked sums")
+    target = folder / f"tiny-{tiny.TinyRecipe().key()}"
+    return _kept(target, build, "a policy of 1.6 million parameters, trained on worked sums")
 
 
 def _smollm2(folder: Path) -> Path:

@@ -1,7 +1,7 @@
 """What ``april train`` is given: model, data, rollout, algorithm and optimizer flags, in the host's names.
 
-Both modes see the same prompts in the same order, from the same seeds, and train the same number of steps of the same size.
-They differ in ``--april`` and in how many groups a round starts.
+Both modes see the same prompts in the same order, from the same seeds, and train the same number of steps of the same
+size. They differ in ``--april`` and in how many groups a round starts.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from april.launch.quickstart import model_flags
 MODES = ("sync", "april")
 OVER_SAMPLING = {"sync": 1, "april": 2}
 """Groups that a round starts, per group that it trains."""
+EVAL_SAMPLES = 2
+"""Responses to each held-out prompt, before the first and after the last step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,7 @@ class Recipe:
     group_size: int
     max_response: int
     learning_rate: float
+    warm_up: int
     prompts: int
     held_out: int
     chat: bool = False
@@ -38,10 +41,18 @@ class Recipe:
 
 RECIPES: Mapping[str, Recipe] = {
     "tiny": Recipe(
-        steps=20, groups=8, group_size=8, max_response=320, learning_rate=5e-4, prompts=4096, held_out=64
+        steps=20, groups=8, group_size=8, max_response=320, learning_rate=2e-4, warm_up=6, prompts=4096, held_out=64
     ),
     "smollm2": Recipe(
-        steps=2, groups=4, group_size=4, max_response=256, learning_rate=1e-5, prompts=512, held_out=16, chat=True
+        steps=2,
+        groups=4,
+        group_size=4,
+        max_response=256,
+        learning_rate=1e-5,
+        warm_up=0,
+        prompts=512,
+        held_out=16,
+        chat=True,
     ),
 }
 
@@ -72,6 +83,9 @@ def train_flags(recipe: Recipe, inputs: Inputs, mode: str, steps: int, seed: int
         "--global-batch-size": recipe.batch,
         "--rollout-max-response-len": recipe.max_response,
         "--rollout-temperature": 1.0,
+        "--eval-interval": steps,
+        "--n-samples-per-eval-prompt": EVAL_SAMPLES,
+        "--eval-max-response-len": recipe.max_response,
         "--rollout-seed": seed,
         "--seed": seed + 1,  # Megatron takes positive seeds only
         "--tensor-model-parallel-size": 1,
@@ -87,11 +101,17 @@ def train_flags(recipe: Recipe, inputs: Inputs, mode: str, steps: int, seed: int
         "--optimizer": "adam",
         "--lr": recipe.learning_rate,
         "--lr-decay-style": "constant",
+        "--lr-warmup-iters": min(recipe.warm_up, steps - 1),  # Megatron wants fewer than all
         "--weight-decay": 0.0,
         "--adam-beta1": 0.9,
         "--adam-beta2": 0.98,
         "--clip-grad": 1.0,
     }
-    switches = ["--rollout-shuffle", *(["--apply-chat-template"] if recipe.chat else [])]
+    switches = [
+        "--eval-prompt-data",
+        "heldout",
+        str(inputs.held_out),
+        *(["--apply-chat-template"] if recipe.chat else []),
+    ]
     flags = [text for flag, value in valued.items() for text in (flag, str(value))]
     return [*flags, *switches, *model_flags.from_folder(inputs.model)]

