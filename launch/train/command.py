@@ -14,6 +14,7 @@ from april.errors import UsageError
 from april.hosts import Host
 from april.hosts.resolve import resolve
 from april.launch.train import cpu, preflight, supervisor
+from april.telemetry.events import emit
 
 ROLLOUT = {
     "on": [
@@ -62,7 +63,9 @@ def run(argv: list[str]) -> int:
         print("\n".join([*(f"{k}={v}" for k, v in overlay_environment(host, device).items()), " ".join(flags)]))
         return 0
     run_dir = make_run_dir(ours.run_dir)
-    environment = {**os.environ, **overlay_environment(host, device), "APRIL_RUN_DIR": str(run_dir)}
+    os.environ["APRIL_RUN_DIR"] = str(run_dir)
+    emit("started")
+    environment = {**os.environ, **overlay_environment(host, device)}
     print(f"april: {host.name} {host.version} on {device}, run directory {run_dir}", file=sys.stderr)
     if host.lacks:
         print(f"april: {host.name} lacks {', '.join(lack.feature for lack in host.lacks)}", file=sys.stderr)
