@@ -39,7 +39,7 @@ def _timeline(results: dict[str, Summary], path: Path) -> Path:
         for this in shown:
             _legs(axis, this, origin)
         ends = [after["started"] for after in run.rounds[1 : len(shown) + 1]]
-        for this, end in zip(shown, [*ends, run.finished][: len(shown)], strict=True):
+        for this, end in zip(shown, [*ends, run.trained_until][: len(shown)], strict=True):
             axis.axvspan(this["ended"] - origin, end - origin, color="#dddddd", zorder=0)
         axis.set_title(
             f"{mode}: {len(shown)} rounds, {run.trained_tok_s:.0f} trained tokens/s in the whole run", loc="left"

@@ -32,7 +32,8 @@ class Summary:
     ``reward_first`` and ``reward_last``: mean over the held-out prompts before the first and after the last step.
     ``weight_sync_logprob_diff``: the largest mean absolute difference between the engine's and the trainer's log
     probabilities over the steps whose tokens all come from the newest policy; None where there is no such step.
-    ``step_s`` and ``rollout_s`` are medians.
+    ``step_s`` and ``rollout_s`` are medians. Rates end with the last training step (``trained_until``, unix s): the
+    evaluation and the end of the run are not in them.
     """
 
     mode: str
@@ -51,14 +52,11 @@ class Summary:
     max_lag: int
     off_policy_share: float
     rounds: list[dict[str, Any]] = field(repr=False)
-    started: float = 0.0
-    finished: float = 0.0
+    trained_until: float = 0.0
 
     def figures(self) -> dict[str, Any]:
         """What goes into the JSON document."""
-        return {
-            name: value for name, value in asdict(self).items() if name not in ("mode", "rounds", "started", "finished")
-        }
+        return {name: value for name, value in asdict(self).items() if name not in ("mode", "rounds", "trained_until")}
 
 
 def summarize(run_dir: Path, mode: str, steps: int) -> Summary:
@@ -73,34 +71,40 @@ def summarize(run_dir: Path, mode: str, steps: int) -> Summary:
     started, finished = (events.read(run_dir / "events.jsonl", kind)[0]["time"] for kind in ("started", "finished"))
     trained = sum(this["trained_tokens"] for this in rounds)
     rollout = sum(this["ended"] - this["started"] for this in rounds)
-    begins = [this["started"] for this in rounds] + [finished]
+    difference = _sync_difference(run_dir, rounds)
+    trained_until = _rows(run_dir, LOGPROB_DIFFERENCE)[-1]["time"]
+    begins = [this["started"] for this in rounds] + [trained_until]
     held_out = _logged(run_dir, HELD_OUT)
     return Summary(
         mode=mode,
         steps=steps,
         partials_resumed=sum(this["partials_resumed"] for this in rounds),
         wasted_tokens=sum(this["wasted_tokens"] for this in rounds),
-        weight_sync_logprob_diff=_sync_difference(run_dir, rounds),
+        weight_sync_logprob_diff=difference,
         first_rollout_s=rounds[0]["ended"] - started,
         total_s=finished - started,
         reward_first=held_out[0] if held_out else None,
         reward_last=held_out[-1] if len(held_out) > 1 else None,
-        trained_tok_s=trained / (finished - rounds[0]["started"]),
+        trained_tok_s=trained / (trained_until - rounds[0]["started"]),
         rollout_tok_s=sum(this["generated_tokens"] for this in rounds) / rollout,
         step_s=statistics.median(after - before for before, after in itertools.pairwise(begins)),
         rollout_s=statistics.median(this["ended"] - this["started"] for this in rounds),
         max_lag=max(this["max_lag"] for this in rounds),
         off_policy_share=sum(this["off_policy_tokens"] for this in rounds) / max(1, trained),
         rounds=rounds,
-        started=started,
-        finished=finished,
+        trained_until=trained_until,
     )
+
+
+def _rows(run_dir: Path, name: str) -> list[dict[str, Any]]:
+    """Every line of the metrics that has ``name``, in order."""
+    rows = map(json.loads, (run_dir / "metrics.jsonl").read_text().splitlines())
+    return [row for row in rows if name in row]
 
 
 def _logged(run_dir: Path, name: str) -> list[float]:
     """Every logged value of a metric, in order."""
-    rows = map(json.loads, (run_dir / "metrics.jsonl").read_text().splitlines())
-    return [row[name] for row in rows if name in row]
+    return [row[name] for row in _rows(run_dir, name)]
 
 
 def _sync_difference(run_dir: Path, rounds: list[dict[str, Any]]) -> float | None:

@@ -35,10 +35,10 @@ class RunDirectory:
         self.partial = partial
         path.mkdir()
         self._event(1000.0, event="started")
-        self._metric(**{"eval/heldout": 0.5})
+        self._metric(1009.0, **{"eval/heldout": 0.5})
         for index in range(4):
             self._round(index, 1010.0 + 3 * index)
-        self._metric(**{"eval/heldout": 0.75})
+        self._metric(1024.0, **{"eval/heldout": 0.75})
         self._event(1025.0, event="finished")
 
     def _round(self, index: int, started: float) -> None:
@@ -64,13 +64,13 @@ class RunDirectory:
             spans=spans,
         )
         difference = 0.002 + 0.001 * index
-        self._metric(**{"train/train_rollout_logprob_abs_diff": difference, "train/step": index})
+        self._metric(started + 3.0, **{"train/train_rollout_logprob_abs_diff": difference, "train/step": index})
 
     def _event(self, at: float, **fields: Any) -> None:
         self._append("events.jsonl", {"time": at, **fields})
 
-    def _metric(self, **fields: Any) -> None:
-        self._append("metrics.jsonl", fields)
+    def _metric(self, at: float, **fields: Any) -> None:
+        self._append("metrics.jsonl", {"time": at, **fields})
 
     def _append(self, name: str, record: dict[str, Any]) -> None:
         with (self.path / name).open("a") as file:

@@ -35,6 +35,7 @@ def test_figures(results: dict[str, report.Summary]) -> None:
     assert april.first_rollout_s == 12.0
     assert april.total_s == 25.0
     assert april.rollout_tok_s == pytest.approx(4 * 400 / 8)
+    assert april.trained_tok_s == pytest.approx(4 * 300 / 12)
     assert april.rollout_s == 2.0
     assert april.step_s == 3.0
     assert april.off_policy_share == pytest.approx(180 / 1200)
