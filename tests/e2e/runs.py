@@ -11,8 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
+
+from april.launch.environment.paths import miles_root
 
 READY_S = 150
+HOSTS = [
+    pytest.param("miles", marks=pytest.mark.skipif(miles_root() is None, reason="miles is not unpacked here")),
+    pytest.param("slime", marks=pytest.mark.skipif("SLIME_DIR" not in os.environ, reason="SLIME_DIR is not set")),
+]
 
 
 def start(run_dir: Path, flags: list[str], host: str = "miles") -> subprocess.Popen[str]:

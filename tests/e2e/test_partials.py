@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
-from runs import events, left_running, metrics, start
+from runs import HOSTS, events, left_running, metrics, start
 
 from april.buffer import checkpoint
-from april.launch.environment.paths import miles_root
 
 pytestmark = pytest.mark.e2e
-
-HOSTS = [
-    pytest.param("miles", marks=pytest.mark.skipif(miles_root() is None, reason="miles is not unpacked here")),
-    pytest.param("slime", marks=pytest.mark.skipif("SLIME_DIR" not in os.environ, reason="SLIME_DIR is not set")),
-]
 
 
 @pytest.mark.parametrize("host", HOSTS)
