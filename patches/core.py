@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
+from april.errors import AprilError
+
 ABSENT = object()
 
 
@@ -60,12 +62,21 @@ class Patcher:
 
     _undo: list[tuple[Any, str, Any]] = field(default_factory=list)
 
-    def replace(self, owner: Any, name: str, new: Any) -> Any:
-        """Set ``owner.name = new`` and return what was there (for a class: the raw descriptor)."""
-        old = vars(owner).get(name, ABSENT) if isinstance(owner, type) else getattr(owner, name, ABSENT)
+    def replace(self, owner: Any, name: str, new: Any) -> None:
+        """Set ``owner.name = new``.
+
+        Raises:
+            AttributeError: when ``owner`` has no such attribute: the target has changed.
+        """
+        present = getattr(owner, name)
+        old = vars(owner).get(name, ABSENT) if isinstance(owner, type) else present
         setattr(owner, name, new)
         self._undo.append((owner, name, old))
-        return old
+
+    def add(self, owner: Any, name: str, new: Any) -> None:
+        """Set ``owner.name = new``, whether or not there is such an attribute (a build of torch without a device)."""
+        self._undo.append((owner, name, getattr(owner, name, ABSENT)))
+        setattr(owner, name, new)
 
     def wrap(self, owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
         """Replace a function by ``wrapper(original, *args, **kwargs)``.
@@ -96,7 +107,11 @@ _live: dict[str, Patcher] = {}
 
 
 def apply_once(patch: Patch, module: ModuleType) -> bool:
-    """Apply ``patch`` to ``module`` unless it is live in this process; tells whether it was applied now."""
+    """Apply ``patch`` to ``module`` unless it is live in this process; tells whether it was applied now.
+
+    Raises:
+        AprilError: naming patch and module when the target is not what the patch was made for; nothing is changed then.
+    """
     with _lock:
         if patch.name in _live:
             return False
@@ -105,6 +120,11 @@ def apply_once(patch: Patch, module: ModuleType) -> bool:
         patcher = Patcher()
         try:
             function(module, patcher)
+        except AttributeError as error:
+            patcher.undo()
+            raise AprilError(
+                f"patch {patch.name} does not fit {module.__name__}, which has changed: {error}"
+            ) from error
         except BaseException:
             patcher.undo()
             raise

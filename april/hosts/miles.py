@@ -72,10 +72,14 @@ async def _train(args: Any, ready: Callable[[], None]) -> None:
         if args.offload_rollout:
             await manager.onload_weights.remote()
         await actor.update_weights()
+        if args.check_weight_update_equal:
+            await manager.check_weights.remote(action="compare")
         if args.offload_rollout:
             await manager.onload_kv.remote()
         first = args.start_rollout_id
     ready()
+    if args.num_rollout == 0 and args.eval_interval is not None:
+        await manager.eval.remote(0)
     for rollout_id in range(first, args.num_rollout):
         await _step(args, rollout_id, manager, actor, critic, rollouts_per_epoch)
     await manager.dispose.remote()

@@ -11,6 +11,7 @@ import importlib.util
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -24,14 +25,19 @@ SLIME_PIN = "624b824"
 SLIME_URL = "https://github.com/THUDM/slime"
 CLONE_LIMIT_S = 20.0
 SLIME_FINGERPRINTS = {
-    "train.py": "7094c21e504a",
-    "slime/ray/placement_group.py": "b5f349ae2720",
-    "slime/ray/rollout.py": "aefb54e9f151",
-    "slime/rollout/data_source.py": "96d77d620f10",
-    "slime/rollout/sglang_rollout.py": "17c901f242eb",
-    "slime/utils/accelerator/__init__.py": "1ed7b915ac18",
-    "slime/utils/arguments.py": "b0c5c647813f",
-    "slime/utils/types.py": "79207c0b7982",
+    "train.py": "0eea95625b8a",
+    "slime/ray/placement_group.py": "b94a099203f6",
+    "slime/ray/rollout.py": "d9c7d72aea5a",
+    "slime/rollout/data_source.py": "038ab95d6e8e",
+    "slime/rollout/sglang_rollout.py": "7125a8603e75",
+    "slime/backends/sglang_utils/sglang_engine.py": "926d7eb1e65e",
+    "slime/backends/megatron_utils/actor.py": "2a2eb20e389a",
+    "slime/ray/train_actor.py": "7be1c852502b",
+    "slime/rollout/filter_hub/base_types.py": "4b9bc27d99c6",
+    "slime/observability/logging_utils.py": "60c598b7951a",
+    "slime/utils/accelerator/__init__.py": "723fda3daa6b",
+    "slime/utils/arguments.py": "127efe1e7657",
+    "slime/utils/types.py": "ab560b22562c",
 }
 """What the overlay relies on, at the pin: the first 12 digits of the sha256 of each file's syntax tree."""
 
@@ -95,8 +101,24 @@ def from_environment(environ: Mapping[str, str]) -> Host:
 
 
 def fingerprint(path: Path) -> str:
-    """12 digits that change when the code of a Python file does, but not with comments or formatting."""
-    return hashlib.sha256(ast.dump(ast.parse(path.read_text())).encode()).hexdigest()[:12]
+    """12 digits that change when the code of a Python file does, not with comments, formatting or Python's version.
+
+    Raises:
+        UsageError: when the file is no Python source.
+    """
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError, OSError) as error:
+        raise UsageError(f"{path} cannot be read as Python: {error}") from error
+    return hashlib.sha256(repr(_canonical(tree)).encode()).hexdigest()[:12]
+
+
+def _canonical(node: object) -> object:
+    """A syntax tree as nested tuples, without what is empty: Python versions differ in the empty fields they have."""
+    if isinstance(node, ast.AST):
+        fields = ((name, _canonical(value)) for name, value in ast.iter_fields(node))
+        return (type(node).__name__, *((name, value) for name, value in fields if value not in (None, ())))
+    return tuple(map(_canonical, node)) if isinstance(node, list) else node
 
 
 def _miles() -> Miles:
@@ -131,15 +153,18 @@ def _clone() -> Path | None:
     if target.is_dir():
         return target
     cache.mkdir(parents=True, exist_ok=True)
+    environment = {**os.environ, "GIT_TERMINAL_PROMPT": "0"}
+    deadline = time.monotonic() + CLONE_LIMIT_S
     try:
-        environment = {**os.environ, "GIT_TERMINAL_PROMPT": "0"}
         for command in (
             ["git", "clone", "--quiet", "--filter=blob:none", SLIME_URL, str(partial)],
             ["git", "-C", str(partial), "checkout", "--quiet", SLIME_PIN],
         ):
-            subprocess.run(command, check=True, timeout=CLONE_LIMIT_S, capture_output=True, env=environment)
+            left = max(0.1, deadline - time.monotonic())
+            subprocess.run(command, check=True, timeout=left, capture_output=True, env=environment)
+        partial.rename(target)
     except (OSError, subprocess.SubprocessError):
-        shutil.rmtree(partial, ignore_errors=True)
         return None
-    partial.rename(target)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
     return target

@@ -9,23 +9,17 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from april.errors import UsageError
 from april.hosts.resolve import resolve
+from april.launch.arguments import UsageParser
 from april.launch.quickstart.recipe import MODES, RECIPES
-
-
-class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, like everything else here."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message}; april quickstart --help says more")
 
 
 def parser() -> argparse.ArgumentParser:
     """The flags of the quick start."""
-    made = _Parser(prog="april quickstart", allow_abbrev=False, description=__doc__)
+    made = UsageParser(prog="april quickstart", allow_abbrev=False, description=__doc__)
     made.add_argument(
         "--model", default="tiny", help=f"{' or '.join(RECIPES)} (default: tiny, made here in about a minute)"
     )

@@ -7,6 +7,9 @@ import os
 from argparse import Namespace
 from collections.abc import Iterator
 
+from april.hosts import Host
+from april.launch.train import cpu
+
 WORKER_HOOK = "april.patches.boot.install"
 OBJECT_STORE_BYTES = 512 * 1024**2
 CPUS_PER_DEVICE = 8
@@ -19,14 +22,14 @@ def preload() -> None:
 
 
 @contextlib.contextmanager
-def started(args: Namespace) -> Iterator[None]:
+def started(args: Namespace, host: Host) -> Iterator[None]:
     """Ray with the hook in every worker; shut down at the end.
 
     A cluster of our own has its session in ``APRIL_RAY_DIR``, which the supervisor made and removes.
     """
     import ray
 
-    runtime_env = {"worker_process_setup_hook": WORKER_HOOK, "env_vars": _environment()}
+    runtime_env = {"worker_process_setup_hook": WORKER_HOOK, "env_vars": _environment(host)}
     if os.environ.get("RAY_ADDRESS"):
         ray.init(runtime_env=runtime_env)
     else:
@@ -51,5 +54,8 @@ def _devices(args: Namespace) -> int:
     return int(args.actor_num_nodes * args.actor_num_gpus_per_node + (args.rollout_num_gpus or 0))
 
 
-def _environment() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if name.startswith("APRIL_") or name == "PYTHONPATH"}
+def _environment(host: Host) -> dict[str, str]:
+    """What the workers of a cluster that is not ours would not inherit."""
+    device = os.environ["APRIL_DEVICE"]
+    names = {"PYTHONPATH", *host.environment(device), *(cpu.ENVIRONMENT if device == "cpu" else ())}
+    return {name: value for name, value in os.environ.items() if name.startswith("APRIL_") or name in names}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 import time
 import uuid
@@ -13,6 +14,7 @@ from pathlib import Path
 from april.errors import UsageError
 from april.hosts import Host
 from april.hosts.resolve import resolve
+from april.launch.arguments import UsageParser
 from april.launch.train import cpu, preflight, supervisor
 from april.telemetry.events import emit
 
@@ -28,13 +30,17 @@ ROLLOUT = {
 }
 
 
+PYTHON = [sys.executable, *(["-P"] if sys.version_info >= (3, 11) else [])]
+"""Without the working directory on the path, as for any script: a file ``ray.py`` there must not become Ray."""
+
+
 def parser() -> argparse.ArgumentParser:
     """The parser of our own flags; all others are the host's."""
-    made = argparse.ArgumentParser(
+    made = UsageParser(
         prog="april train",
         allow_abbrev=False,
         description="The host's training loop with the overlay. All other flags are the host's (slime, Megatron, "
-        "--sglang-*) and ours that reach its workers (--april-*); docs/flags.md lists them.",
+        "--sglang-*) and ours that reach its workers (--april-*); docs/train.md lists ours.",
     )
     made.add_argument("--host", default="auto", help="auto, slime or miles (default: a slime that is here, else miles)")
     made.add_argument("--slime-dir", metavar="DIR", help="slime's source tree; default: $SLIME_DIR")
@@ -59,8 +65,9 @@ def run(argv: list[str]) -> int:
     device = preflight.device(ours.device)
     flags = host_flags(host, device, ours.april, theirs)
     preflight.check(flags, device)
+    preflight.check_disk(ours.run_dir)
     if ours.dry_run:
-        print("\n".join([*(f"{k}={v}" for k, v in overlay_environment(host, device).items()), " ".join(flags)]))
+        print("\n".join([*(f"{k}={v}" for k, v in overlay_environment(host, device).items()), shlex.join(flags)]))
         return 0
     run_dir = make_run_dir(ours.run_dir)
     os.environ["APRIL_RUN_DIR"] = str(run_dir)
@@ -69,9 +76,8 @@ def run(argv: list[str]) -> int:
     print(f"april: {host.name} {host.version} on {device}, run directory {run_dir}", file=sys.stderr)
     if host.lacks:
         print(f"april: {host.name} lacks {', '.join(lack.feature for lack in host.lacks)}", file=sys.stderr)
-    return supervisor.run(
-        [sys.executable, "-m", "april.launch.train.driver", *flags], environment, run_dir, not ours.quiet
-    )
+    command = [*PYTHON, "-m", "april.launch.train.driver", *flags]
+    return supervisor.run(command, environment, run_dir, not ours.quiet)
 
 
 def host_flags(host: Host, device: str, april: str, theirs: list[str]) -> list[str]:

@@ -12,14 +12,12 @@ import os
 import signal
 import sys
 import threading
-import traceback
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-from april.errors import AprilError
 from april.hosts import Host
-from april.launch.train import cluster, flags, watchdog
+from april.launch.train import cluster, flags, outcome, watchdog
 from april.patches import boot, receipts
 from april.patches.core import Process
 from april.patches.table import wanted
@@ -34,13 +32,8 @@ def main() -> int:
         _train(run_dir)
     except KeyboardInterrupt:
         return 130
-    except AprilError as error:
-        _report(run_dir, str(error), error.exit_code)
-        return error.exit_code
     except BaseException as error:
-        traceback.print_exc()
-        _report(run_dir, f"{type(error).__name__}: {_first_line(error)}", 1)
-        return 1
+        return outcome.report(run_dir, error)
     return 0
 
 
@@ -52,28 +45,36 @@ def _train(run_dir: Path) -> None:
     args = flags.parse(host, sys.argv[1:])
     (run_dir / "config.json").write_text(json.dumps(vars(args), default=str, indent=1, sort_keys=True))
     emit("parsed")
-    with cluster.started(args):
+    with cluster.started(args, host):
         emit("cluster")
         watch = watchdog.Watchdog(run_dir, tolerate_engines=bool(getattr(args, "use_fault_tolerance", False)))
-        host.train(args, functools.partial(_ready, args, run_dir, watch))
-        watch.stop()
+        try:
+            host.train(args, functools.partial(_ready, args, run_dir, watch))
+        except Exception as error:
+            # Now: the processes that die while Ray shuts down are not the cause.
+            outcome.report(run_dir, error, started=True)
+            raise
+        finally:
+            watch.stop()
     emit("finished")
 
 
 def _ready(args: Namespace, run_dir: Path, watch: watchdog.Watchdog) -> None:
     """All processes are up: refuse to train unless each reported the patches that it must have."""
-    found = receipts.verify(run_dir, wanted(os.environ["APRIL_HOST"], os.environ["APRIL_DEVICE"]), _processes(args))
+    patches = wanted(os.environ["APRIL_HOST"], os.environ["APRIL_DEVICE"])
+    found = receipts.verify(run_dir, patches, expected(args))
     emit("ready", processes={receipt.role.value: receipt.pid for receipt in found})
     watch.start(found)
 
 
-def _processes(args: Namespace) -> list[Process]:
-    """The kinds of process that this run has."""
-    kinds = [Process.DRIVER, Process.ROLLOUT_MANAGER]
-    if not args.debug_train_only:
-        kinds += [Process.ENGINE, Process.TOKENIZER, Process.SCHEDULER]
+def expected(args: Namespace) -> dict[Process, int]:
+    """How many processes of each kind this run has at least."""
+    kinds = {Process.DRIVER: 1, Process.ROLLOUT_MANAGER: 1}
+    if not (args.debug_train_only or getattr(args, "rollout_external", False)):
+        engines = max(1, args.rollout_num_gpus // args.rollout_num_gpus_per_engine)
+        kinds |= {Process.ENGINE: engines, Process.TOKENIZER: engines, Process.SCHEDULER: engines}
     if not args.debug_rollout_only:
-        kinds.append(Process.TRAIN_ACTOR)
+        kinds[Process.TRAIN_ACTOR] = args.actor_num_nodes * args.actor_num_gpus_per_node
     return kinds
 
 
@@ -85,18 +86,6 @@ def _host() -> Host:
 
 def _interrupt(signum: int, frame: Any) -> None:
     raise KeyboardInterrupt
-
-
-def _first_line(error: BaseException) -> str:
-    """The cause in one line: Ray puts the remote traceback first and the cause last."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1] if lines else ""
-
-
-def _report(run_dir: Path, message: str, exit_code: int) -> None:
-    target = run_dir / "error.json"
-    if not target.exists():
-        target.write_text(json.dumps({"message": message, "exit_code": exit_code}))
 
 
 if __name__ == "__main__":

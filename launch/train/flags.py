@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import contextlib
 import difflib
+import traceback
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, NoReturn
 
-from april.config import add_arguments
+from april.config import add_arguments, from_args
 from april.errors import UsageError
 from april.hosts import Host
 
@@ -26,18 +28,37 @@ def parse(host: Host, argv: list[str]) -> Namespace:
 
     with _registered_flags() as known:
 
-        def refuse(message: str) -> NoReturn:
+        def refuse(parser: ArgumentParser, message: str) -> NoReturn:
             unknown = _unknown(argv, known) if message.startswith("unrecognized arguments") else []
             raise UsageError("; ".join(unknown) or message)
 
-        def add(parser: ArgumentParser) -> ArgumentParser:
-            parser.error = refuse  # type: ignore[method-assign]
-            return add_arguments(parser)
-
-        args = host.parse_args(add)
+        with _errors(refuse):
+            try:
+                args = host.parse_args(add_arguments)
+            except (AssertionError, ValueError) as error:
+                raise UsageError(_said(error)) from error
     if unknown := _unknown(argv, known):
         raise UsageError("; ".join(unknown))
+    from_args(args)
     return args
+
+
+@contextlib.contextmanager
+def _errors(refuse: Callable[[ArgumentParser, str], NoReturn]) -> Iterator[None]:
+    """Inside the context every parser of the hosts gives its errors to ``refuse``, instead of printing and exiting."""
+    original = ArgumentParser.error
+    ArgumentParser.error = refuse  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    finally:
+        ArgumentParser.error = original  # type: ignore[method-assign]
+
+
+def _said(error: Exception) -> str:
+    """What a host's own check says, and where it stands when it says nothing."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    text = " ".join(str(error).split()) or f"{frame.line}"
+    return f"the host refuses the flags: {text} ({Path(frame.filename).name}:{frame.lineno})"
 
 
 @contextlib.contextmanager

@@ -19,7 +19,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
+from april.errors import UsageError
+from april.launch.train import outcome
+
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+SESSION = "april-ray-"
 GRACE_S = 15.0
 """How long the driver may take to shut down after a signal, and what it left behind to end by itself."""
 
@@ -33,7 +37,8 @@ def run(command: list[str], environment: Mapping[str, str], run_dir: Path, echo:
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
     log = run_dir / "logs" / "driver.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    session = Path(tempfile.mkdtemp(prefix="april-ray-"))
+    _sweep()
+    session = Path(tempfile.mkdtemp(prefix=f"{SESSION}{os.getpid()}-"))
     environment = {**environment, "APRIL_RAY_DIR": str(session)}
     received: list[int] = []
     with log.open("wb") as sink:
@@ -53,7 +58,8 @@ def run(command: list[str], environment: Mapping[str, str], run_dir: Path, echo:
             threading.Thread(target=_end_stuck, args=(driver,), daemon=True).start()
 
         for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(signum, forward)
+            if signal.getsignal(signum) is not signal.SIG_IGN:  # nohup and shells that background a job
+                signal.signal(signum, forward)
         assert driver.stdout is not None
         reader = threading.Thread(target=_copy, args=(driver.stdout, sink, echo), daemon=True)
         reader.start()
@@ -62,6 +68,7 @@ def run(command: list[str], environment: Mapping[str, str], run_dir: Path, echo:
         reader.join(timeout=GRACE_S)
     _keep_logs(session, run_dir / "logs" / "ray")
     if received:
+        (run_dir / outcome.FILE).unlink(missing_ok=True)  # what the end of its processes looked like to the driver
         print("april: interrupted; everything that the run started has ended", file=sys.stderr)
         return 128 + received[0]
     return _outcome(code, run_dir, log)
@@ -83,12 +90,25 @@ def end_descendants() -> list[int]:
     return ended
 
 
+def _sweep() -> None:
+    """Remove the sessions of supervisors that were killed before they could."""
+    import psutil
+
+    for path in Path(tempfile.gettempdir()).glob(f"{SESSION}*-*"):
+        pid = path.name.removeprefix(SESSION).split("-")[0]
+        if pid.isdigit() and not psutil.pid_exists(int(pid)):
+            shutil.rmtree(path, ignore_errors=True)
+
+
 def _keep_logs(session: Path, target: Path) -> None:
     """Move Ray's logs into the run directory and remove its session, which is elsewhere for short socket paths."""
     logs = session / "session_latest" / "logs"
-    if logs.exists():
-        shutil.copytree(logs, target, dirs_exist_ok=True)
-    shutil.rmtree(session)
+    try:
+        if logs.exists():
+            shutil.copytree(logs, target, symlinks=True, dirs_exist_ok=True)
+    except OSError as error:  # shutil.Error included: the run's own end is what counts
+        print(f"april: Ray's logs were not kept: {error}", file=sys.stderr)
+    shutil.rmtree(session, ignore_errors=True)
 
 
 def _send(child: Any, signum: int) -> None:
@@ -108,20 +128,25 @@ def _end_stuck(driver: subprocess.Popen[bytes]) -> None:
 
 
 def _copy(source: IO[bytes], sink: IO[bytes], echo: bool) -> None:
+    """Copy until the end whatever happens to the readers: a driver with a full pipe would stand still."""
+    targets = [sink, sys.stderr.buffer] if echo else [sink]
     for line in iter(source.readline, b""):
-        sink.write(line)
-        sink.flush()
-        if echo:
-            sys.stderr.buffer.write(line)
-            sys.stderr.buffer.flush()
+        for target in list(targets):
+            try:
+                target.write(line)
+                target.flush()
+            except OSError:  # a closed terminal or pipe, a full disk
+                targets.remove(target)
 
 
 def _outcome(code: int, run_dir: Path, log: Path) -> int:
     """The exit code, with the reason of a failure on stderr."""
-    error = run_dir / "error.json"
+    error = run_dir / outcome.FILE
     if error.exists():
         body = json.loads(error.read_text())
         print(f"april: error: {body['message']}", file=sys.stderr)
+        if body["exit_code"] == UsageError.exit_code:
+            shutil.rmtree(run_dir)  # nothing has run: the same command, put right, may use the name again
         return int(body["exit_code"])
     if code != 0:
         print(f"april: error: the driver ended with code {code}; its output is in {log}", file=sys.stderr)

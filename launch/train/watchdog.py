@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
-import json
 import os
 import threading
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import psutil
 
+from april.launch.train import outcome
 from april.patches.core import Process
 from april.patches.receipts import Receipt
 
 PERIOD_S = 0.5
+SETTLE_S = 1.0
+"""After a death: what the main thread reports by itself in this time is the better reason."""
 ENGINES = {Process.ENGINE, Process.TOKENIZER, Process.SCHEDULER}
+INFRASTRUCTURE = {"gcs_server": "Ray's gcs_server", "raylet": "Ray's raylet"}
+CHILDREN = {Process.ROLLOUT_MANAGER: "router", Process.TOKENIZER: "detokenizer"}
+"""Kinds of process whose other children must live too, and what these are."""
 
 
 class Watchdog:
-    """Watches the processes of this node that reported; with fault tolerance the host restarts engines by itself."""
+    """Watches the processes of this node that reported, their servers, and Ray's own.
+
+    With fault tolerance the host restarts engines by itself, and they are not watched.
+    """
 
     def __init__(self, run_dir: Path, tolerate_engines: bool) -> None:
         self._run_dir = run_dir
@@ -26,27 +35,47 @@ class Watchdog:
 
     def start(self, receipts: list[Receipt]) -> None:
         """Begin to watch."""
-        watched = {
-            receipt.pid: (receipt.role, _started(receipt.pid))
+        reported = [
+            receipt
             for receipt in receipts
             if receipt.role is not Process.DRIVER and not (self._tolerate_engines and receipt.role in ENGINES)
-        }
-        threading.Thread(target=self._watch, args=(watched,), daemon=True, name="april-watchdog").start()
+        ]
+        watched = {**dict(_infrastructure()), **dict(_children(reported)), **{r.pid: r.role.value for r in reported}}
+        begun = {pid: started for pid in watched if (started := _started(pid)) is not None}
+        threading.Thread(target=self._watch, args=(watched, begun), daemon=True, name="april-watchdog").start()
 
     def stop(self) -> None:
         """The run ends by itself now."""
         self._stop.set()
 
-    def _watch(self, watched: dict[int, tuple[Process, float | None]]) -> None:
+    def _watch(self, watched: dict[int, str], begun: dict[int, float]) -> None:
         while not self._stop.wait(PERIOD_S):
-            for pid, (role, started) in watched.items():
-                if started is not None and _started(pid) != started and not self._stop.is_set():
-                    self._end(pid, role)
+            dead = [pid for pid, started in begun.items() if _started(pid) != started]
+            if dead and not self._stop.wait(SETTLE_S):
+                self._end(", ".join(f"{watched[pid]} process {pid}" for pid in dead))
 
-    def _end(self, pid: int, role: Process) -> None:
-        message = f"the {role.value} process {pid} died during the run; its last words are in {self._run_dir / 'logs'}"
-        (self._run_dir / "error.json").write_text(json.dumps({"message": message, "exit_code": 1}))
+    def _end(self, who: str) -> None:
+        outcome.record(self._run_dir, f"the {who} died during the run; see the logs in {self._run_dir / 'logs'}", 1)
         os._exit(1)  # the main thread may be waiting for the dead process; the supervisor cleans up
+
+
+def _infrastructure() -> Iterator[tuple[int, str]]:
+    """Ray's own processes below this one."""
+    for process in psutil.Process().children(recursive=True):
+        try:
+            name = process.name()
+        except psutil.NoSuchProcess:
+            continue
+        if name in INFRASTRUCTURE:
+            yield process.pid, INFRASTRUCTURE[name]
+
+
+def _children(receipts: Iterable[Receipt]) -> Iterator[tuple[int, str]]:
+    """The servers that reporting processes have started."""
+    for receipt in receipts:
+        if receipt.role in CHILDREN:
+            for child in psutil.Process(receipt.pid).children():
+                yield child.pid, CHILDREN[receipt.role]
 
 
 def _started(pid: int) -> float | None:

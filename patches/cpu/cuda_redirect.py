@@ -106,7 +106,7 @@ def _redirect_runtime(torch: Any, patcher: Patcher) -> None:
         patcher.replace(torch.cuda, name, value)
     patcher.replace(torch.cuda.nvtx, "range_push", constant(0))
     patcher.replace(torch.cuda.nvtx, "range_pop", constant(0))
-    patcher.replace(torch._C, "_host_emptyCache", constant(None))
+    patcher.add(torch._C, "_host_emptyCache", constant(None))
 
 
 def _redirect_tensors(torch: Any, patcher: Patcher) -> None:

@@ -26,21 +26,27 @@ def leave(run_dir: Path, role: str, pid: int, patches: list[str]) -> None:
 def test_all_reported(tmp_path: Path) -> None:
     leave(tmp_path, "train_actor", 1, ["a", "b", "more"])
     leave(tmp_path, "scheduler", 2, ["b"])
-    found = receipts.verify(tmp_path, ROWS, [Process.TRAIN_ACTOR, Process.SCHEDULER])
+    found = receipts.verify(tmp_path, ROWS, {Process.TRAIN_ACTOR: 1, Process.SCHEDULER: 1})
     assert {receipt.pid for receipt in found} == {1, 2}
 
 
 def test_a_process_that_did_not_report(tmp_path: Path) -> None:
     leave(tmp_path, "train_actor", 1, ["a", "b"])
-    with pytest.raises(AprilError, match="no scheduler process reported"):
-        receipts.verify(tmp_path, ROWS, [Process.TRAIN_ACTOR, Process.SCHEDULER])
+    with pytest.raises(AprilError, match="0 of 1 scheduler processes reported"):
+        receipts.verify(tmp_path, ROWS, {Process.TRAIN_ACTOR: 1, Process.SCHEDULER: 1})
 
 
 def test_one_of_two_processes_without_a_patch(tmp_path: Path) -> None:
     leave(tmp_path, "train_actor", 1, ["a", "b"])
     leave(tmp_path, "train_actor", 2, ["a"])
     with pytest.raises(AprilError, match="train_actor process 2 runs without b"):
-        receipts.verify(tmp_path, ROWS, [Process.TRAIN_ACTOR])
+        receipts.verify(tmp_path, ROWS, {Process.TRAIN_ACTOR: 2})
+
+
+def test_one_of_two_engines_did_not_report(tmp_path: Path) -> None:
+    leave(tmp_path, "engine", 1, [])
+    with pytest.raises(AprilError, match="1 of 2 engine processes reported"):
+        receipts.verify(tmp_path, ROWS, {Process.ENGINE: 2})
 
 
 def test_a_receipt_is_written_for_this_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
