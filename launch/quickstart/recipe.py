@@ -41,7 +41,7 @@ class Recipe:
 
 RECIPES: Mapping[str, Recipe] = {
     "tiny": Recipe(
-        steps=20, groups=8, group_size=8, max_response=320, learning_rate=2e-4, warm_up=6, prompts=4096, held_out=64
+        steps=20, groups=8, group_size=8, max_response=320, learning_rate=2e-4, warm_up=4, prompts=4096, held_out=64
     ),
     "smollm2": Recipe(
         steps=2,

@@ -37,6 +37,16 @@ class Split(Enum):
     EVAL = 3
 
 
+class Flaw(Enum):
+    """What a careless teacher does at a step of a worked answer."""
+
+    NONE = 0
+    SLIPS = 1
+    """The step's result is one too high, and the rest is worked out from it."""
+    GIVES_UP = 2
+    """What has been added so far is given as the result; not before the first step."""
+
+
 @dataclass(frozen=True, slots=True)
 class Task:
     """One line of a prompt file. ``prompt`` is text, or messages for a chat template; ``label`` the result.
@@ -53,12 +63,15 @@ class Task:
         """How many numbers are added."""
         return int(self.metadata["entry"]["metadata"]["num_terms"])
 
-    def worked(self, slips: Iterator[int] | None = None) -> str:
-        """The answer in full: each step, then the result. ``slips`` are added to the steps' results (default: 0)."""
+    def worked(self, flaws: Iterator[Flaw] | None = None) -> str:
+        """The answer in full: each step, then the result; with a flaw for each step, where given."""
         total, *terms = (int(term) for term in self.metadata["entry"]["metadata"]["expression"].split(" + "))
-        steps = []
+        steps: list[str] = []
         for term in terms:
-            result = total + term + (next(slips) if slips else 0)
+            flaw = next(flaws) if flaws else Flaw.NONE
+            if flaw is Flaw.GIVES_UP and steps:
+                break
+            result = total + term + (flaw is Flaw.SLIPS)
             steps.append(f"{total}+{term}={result}")
             total = result
         return ";".join(steps) + f"\n{total}"

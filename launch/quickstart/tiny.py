@@ -1,8 +1,8 @@
 """The tiny policy: a Qwen3 of 1.6M parameters, taught worked sums from scratch in about a minute.
 
-Its teacher is careless: every fifth step is one too high, and the rest is worked out from there. So the policy knows
-how to add, but at temperature 1 it slips as often as it was taught to: about half of its answers are right, and
-reinforcement learning can show within a minute that it makes the policy careful.
+Its teacher is careless: now and then a step is one too high, or it gives up before the end. So the policy knows how to
+add, but at temperature 1 it is as careless as it was taught to be: about half of its answers are right, and
+reinforcement learning can show within a minute that it makes the policy careful, and its long answers longer.
 
 How often an answer is right needs no sampling: it is the product of the probabilities of the worked answer's tokens.
 
@@ -51,7 +51,8 @@ class TinyRecipe:
     warm_up: int = 20
     steady: int = 280
     steps: int = 420
-    slip_rate: float = 0.2
+    slips: float = 0.15
+    gives_up: float = 0.15
     probe: int = 256
     probe_every: int = 20
 
@@ -59,6 +60,11 @@ class TinyRecipe:
         """The cache key: this, the libraries' versions and the source files that it depends on."""
         sources = [Path(module.__file__ or "") for module in (sys.modules[__name__], characters, tasks)]
         return cache.key(asdict(self), ["torch", "transformers", "reasoning_gym"], sources)
+
+    def flaws(self) -> dict[tasks.Flaw, float]:
+        """How often the teacher does what at a step."""
+        careful = 1 - self.slips - self.gives_up
+        return {tasks.Flaw.NONE: careful, tasks.Flaw.SLIPS: self.slips, tasks.Flaw.GIVES_UP: self.gives_up}
 
     def rate(self, step: int) -> float:
         """The schedule, in parts of the highest rate: warm-up, steady, then linear towards 0."""
@@ -69,19 +75,20 @@ Example = tuple[list[int], int]
 """Ids of prompt and answer, and the length of the prompt."""
 
 
-def example(task: tasks.Task, slips: Iterator[int] | None = None) -> Example:
-    """A task as the policy sees it, with the end token; worked with the teacher's ``slips``."""
+def example(task: tasks.Task, flaws: Iterator[tasks.Flaw] | None = None) -> Example:
+    """A task as the policy sees it, with the end token; worked with the teacher's ``flaws``."""
     assert isinstance(task.prompt, str)
     prompt = characters.encode(task.prompt)
-    return [*prompt, *characters.encode(task.worked(slips)), characters.EOS_ID], len(prompt)
+    return [*prompt, *characters.encode(task.worked(flaws)), characters.EOS_ID], len(prompt)
 
 
 def batches(recipe: TinyRecipe) -> Iterator[list[Example]]:
     """Endless batches of examples of similar length, at most ``tokens_per_step`` with padding, in random order."""
     source = random.Random(recipe.seed)
-    slips = (int(source.random() < recipe.slip_rate) for _ in itertools.count())
+    kinds, shares = zip(*recipe.flaws().items(), strict=True)
+    flaws = (source.choices(kinds, shares)[0] for _ in itertools.count())
     for first in itertools.count(0, recipe.pool):
-        pool = [example(task, slips) for task in tasks.sums(recipe.pool, recipe.seed, tasks.Split.PRETRAIN, first)]
+        pool = [example(task, flaws) for task in tasks.sums(recipe.pool, recipe.seed, tasks.Split.PRETRAIN, first)]
         packed = packs(pool, recipe.tokens_per_step)
         source.shuffle(packed)
         yield from packed

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from april.launch.quickstart import reward, tasks
-from april.launch.quickstart.tasks import Split
+from april.launch.quickstart.tasks import Flaw, Split
 
 
 def test_same_seed_same_tasks() -> None:
@@ -30,13 +30,14 @@ def test_prompt_and_worked_answer() -> None:
     entry = {"question": "", "answer": "62", "metadata": {"expression": "17 + 5 + 40", "num_terms": 3}}
     task = tasks.Task("17+5+40?", "62", {"dataset": tasks.DATASET, "entry": entry})
     assert task.worked() == "17+5=22;22+40=62\n62"
-    assert task.worked(iter([1, 0])) == "17+5=23;23+40=63\n63"
+    assert task.worked(iter([Flaw.SLIPS, Flaw.NONE])) == "17+5=23;23+40=63\n63"
+    assert task.worked(iter([Flaw.GIVES_UP, Flaw.GIVES_UP])) == "17+5=22\n22"
 
 
-def test_worked_answers_get_full_reward_and_slips_none() -> None:
+def test_worked_answers_get_full_reward_and_slips_get_none() -> None:
     for task in tasks.sums(64, 1, Split.TRAIN):
         assert reward.score(task.worked() + "<eos>", task.metadata) == 1.0
-        assert reward.score(task.worked(itertools.repeat(1)) + "<eos>", task.metadata) == 0.0
+        assert reward.score(task.worked(itertools.repeat(Flaw.SLIPS)) + "<eos>", task.metadata) == 0.0
 
 
 def test_lengths_have_a_heavy_tail() -> None:

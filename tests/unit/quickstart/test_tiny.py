@@ -29,7 +29,7 @@ def test_the_teacher_slips_as_often_as_the_recipe_says() -> None:
                 left, result = step.split("=")
                 right += sum(map(int, left.split("+"))) == int(result)
                 steps += 1
-    assert right / steps == pytest.approx(1 - recipe.slip_rate, abs=0.02)
+    assert right / steps == pytest.approx(1 - recipe.slips, abs=0.02)
 
 
 def test_rates_rise_hold_and_fall() -> None:
