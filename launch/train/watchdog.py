@@ -17,7 +17,7 @@ PERIOD_S = 0.5
 SETTLE_S = 1.0
 """After a death: what the main thread reports by itself in this time is the better reason."""
 ENGINES = {Process.ENGINE, Process.TOKENIZER, Process.SCHEDULER}
-INFRASTRUCTURE = {"gcs_server": "Ray's gcs_server", "raylet": "Ray's raylet"}
+INFRASTRUCTURE = {"gcs_server", "raylet"}
 CHILDREN = {Process.ROLLOUT_MANAGER: "router", Process.TOKENIZER: "detokenizer"}
 """Kinds of process whose other children must live too, and what these are."""
 
@@ -67,7 +67,7 @@ def _infrastructure() -> Iterator[tuple[int, str]]:
         except psutil.NoSuchProcess:
             continue
         if name in INFRASTRUCTURE:
-            yield process.pid, INFRASTRUCTURE[name]
+            yield process.pid, name
 
 
 def _children(receipts: Iterable[Receipt]) -> Iterator[tuple[int, str]]:
