@@ -15,7 +15,7 @@ from april.launch.quickstart import model_flags
 MODES = ("sync", "april")
 OVER_SAMPLING = {"sync": 1, "april": 2}
 """Groups that a round starts, per group that it trains."""
-EVAL_SAMPLES = 2
+EVAL_SAMPLES = 4
 """Responses to each held-out prompt, before the first and after the last step."""
 
 
@@ -41,7 +41,7 @@ class Recipe:
 
 RECIPES: Mapping[str, Recipe] = {
     "tiny": Recipe(
-        steps=20, groups=8, group_size=8, max_response=320, learning_rate=2e-4, warm_up=4, prompts=4096, held_out=64
+        steps=24, groups=8, group_size=8, max_response=320, learning_rate=2e-4, warm_up=4, prompts=4096, held_out=64
     ),
     "smollm2": Recipe(
         steps=2,

@@ -25,7 +25,7 @@ FLAGS = [
     "--sglang-max-total-tokens",
     "32768",
     "--sglang-server-concurrency",
-    "64",
+    "256",
     "--rollout-num-gpus",
     "1",
     "--rollout-num-gpus-per-engine",
