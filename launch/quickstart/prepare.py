@@ -13,8 +13,8 @@ from april.launch.quickstart import cache, smollm2, tasks, tiny
 from april.launch.quickstart.recipe import Inputs, Recipe
 
 SPIN = "20000"
-"""Rounds that an idle OpenMP thread spins before it sleeps: enough for a machine of its own (1.7 times as fast as none), few
-enough not to stand still on a shared one."""
+"""Rounds that an idle OpenMP thread spins before it sleeps: enough for a machine of its own (1.7 times as fast as
+none), few enough not to stand still on a shared one."""
 
 
 def inputs(model: str, recipe: Recipe, seed: int, cache_dir: str | None, out: Path) -> Inputs:
