@@ -8,11 +8,11 @@ import os
 import signal
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 from april.errors import UsageError
 from april.hosts.resolve import resolve
+from april.launch import folders
 from april.launch.arguments import UsageParser
 from april.launch.quickstart.recipe import MODES, RECIPES
 
@@ -58,7 +58,7 @@ def _quickstart(argv: list[str]) -> int:
     modes = flags.modes.split(",")
     _check(flags, modes)
     host = resolve(flags.host, flags.slime_dir, os.environ)
-    out = _out(flags.out)
+    out = folders.empty("--out", flags.out, f"runs/quickstart-{time.strftime('%Y%m%d-%H%M%S')}")
 
     from april.launch.quickstart import pictures, prepare, report, runs
 
@@ -90,15 +90,3 @@ def _check(flags: argparse.Namespace, modes: list[str]) -> None:
         raise UsageError(f"--steps {flags.steps}: at least 1")
     if flags.seed < 0:
         raise UsageError(f"--seed {flags.seed}: 0 or more")
-
-
-def _out(given: str | None) -> Path:
-    """An empty folder."""
-    out = Path(given or f"runs/quickstart-{time.strftime('%Y%m%d-%H%M%S')}").resolve()
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"--out {out}: {error.strerror}") from error
-    if any(out.iterdir()):
-        raise UsageError(f"--out {out} is not empty: give a new folder")
-    return out

@@ -9,11 +9,10 @@ import sys
 import time
 import uuid
 from collections.abc import Mapping
-from pathlib import Path
 
-from april.errors import UsageError
 from april.hosts import Host
 from april.hosts.resolve import resolve
+from april.launch import folders
 from april.launch.arguments import UsageParser
 from april.launch.train import cpu, preflight, supervisor
 from april.telemetry.events import emit
@@ -69,7 +68,7 @@ def run(argv: list[str]) -> int:
     if ours.dry_run:
         print("\n".join([*(f"{k}={v}" for k, v in overlay_environment(host, device).items()), shlex.join(flags)]))
         return 0
-    run_dir = make_run_dir(ours.run_dir)
+    run_dir = folders.empty("--run-dir", ours.run_dir, f"runs/{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:4]}")
     os.environ["APRIL_RUN_DIR"] = str(run_dir)
     emit("started")
     environment = {**os.environ, **overlay_environment(host, device)}
@@ -100,19 +99,3 @@ def overlay_environment(host: Host, device: str) -> dict[str, str]:
         "APRIL_DEVICE": device,
         "APRIL_RUN_ID": uuid.uuid4().hex[:8],
     }
-
-
-def make_run_dir(given: str | None) -> Path:
-    """An empty run directory.
-
-    Raises:
-        UsageError: when ``given`` holds something already or cannot be made.
-    """
-    run_dir = Path(given or f"runs/{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:4]}").resolve()
-    try:
-        run_dir.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"--run-dir {run_dir}: {error.strerror}") from error
-    if any(run_dir.iterdir()):
-        raise UsageError(f"--run-dir {run_dir} is not empty: give a new one, so that no run is overwritten")
-    return run_dir

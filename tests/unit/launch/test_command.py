@@ -12,7 +12,7 @@ import pytest
 
 from april.errors import UsageError
 from april.hosts.miles import Miles
-from april.launch import cli
+from april.launch import cli, folders
 from april.launch.train import command, flags, preflight
 
 
@@ -90,7 +90,7 @@ def test_a_port_in_use(model: Path) -> None:
 def test_a_run_directory_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "old").touch()
     with pytest.raises(UsageError, match="is not empty"):
-        command.make_run_dir(str(tmp_path))
+        folders.empty("--run-dir", str(tmp_path), "unused")
 
 
 def test_another_version_of_slime_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
