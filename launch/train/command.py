@@ -74,7 +74,8 @@ def run(argv: list[str]) -> int:
     environment = {**os.environ, **overlay_environment(host, device)}
     print(f"april: {host.name} {host.version} on {device}, run directory {run_dir}", file=sys.stderr)
     if host.lacks:
-        print(f"april: {host.name} lacks {', '.join(lack.feature for lack in host.lacks)}", file=sys.stderr)
+        lacking = "; ".join(f"{lack.feature} ({lack.because})" for lack in host.lacks)
+        print(f"april: {host.name} lacks {lacking}", file=sys.stderr)
     command = [*PYTHON, "-m", "april.launch.train.driver", *flags]
     return supervisor.run(command, environment, run_dir, not ours.quiet)
 

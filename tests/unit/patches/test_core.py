@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Iterator
 from types import ModuleType
@@ -96,7 +95,3 @@ def test_a_changed_target_is_named_with_its_patch(target: ModuleType) -> None:
     with pytest.raises(AprilError, match=r"patch p does not fit target, which has changed: .*'function'"):
         core.apply_once(row("p", "implementation"), target)
     assert core.live() == []
-
-
-def test_this_module_is_importable_by_its_name() -> None:
-    assert __name__ in sys.modules  # the rows above name their implementation by it
