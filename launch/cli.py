@@ -11,6 +11,7 @@ from april.errors import AprilError
 COMMANDS = {
     "train": ("april.launch.train.command", "train with the overlay: april train [our flags] [slime flags]"),
     "quickstart": ("april.launch.quickstart.main", "see it learn on a CPU: a small policy, with and without april"),
+    "doctor": ("april.launch.doctor.main", "check this machine: versions, patches, devices; each fault with a remedy"),
 }
 
 

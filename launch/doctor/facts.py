@@ -1,0 +1,66 @@
+"""All facts of this machine, gathered once; every check is a function of them alone."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+
+from .reading import Unread, device, hosts, machine, packages, sockets
+
+PINS = "pins.json"
+OURS = ("april-rollout", "psutil", "wrapt", packages.SAVER)
+"""Distributions that are looked up beside the pinned ones."""
+NOTED = re.compile(
+    r"(CUDA|HIP|ROCR)_VISIBLE_DEVICES|(CUDA|HIP)_LAUNCH_BLOCKING|NCCL_GRAPH_REGISTER|PYTORCH_(CUDA_|HIP_)?ALLOC_CONF"
+    r"|RAY_EXPERIMENTAL_NOSET_\w+|RAY_ADDRESS|(no|NO|http|HTTP|https|HTTPS|all|ALL)_(proxy|PROXY)|LD_PRELOAD"
+)
+"""Environment variables that a check looks at; the values of others are not kept."""
+
+
+@dataclass(frozen=True)
+class Pin:
+    """A version that the overlay was checked with, and why that one."""
+
+    version: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known about this machine and this Python."""
+
+    pins: Mapping[str, Pin]
+    packages: packages.Packages
+    host: hosts.FoundHost
+    device: device.Accelerator
+    machine: machine.Machine
+    sockets: sockets.Sockets
+    environ: Mapping[str, str]
+
+
+def gather(environ: Mapping[str, str], device_choice: str = "auto", host_choice: str = "auto") -> Facts:
+    """Read everything. A fact that cannot be read is an ``Unread``; nothing is raised."""
+    pins = pinned()
+    found = packages.read([*pins, *OURS])
+    build = found.torch.build if isinstance(found.torch, packages.Torch) else ""
+    return Facts(
+        pins=pins,
+        packages=found,
+        host=hosts.read(host_choice, environ),
+        device=device.read(device_choice, build, environ),
+        machine=machine.read(environ),
+        sockets=sockets.read(environ),
+        environ={name: value for name, value in environ.items() if NOTED.fullmatch(name)},
+    )
+
+
+def pinned() -> dict[str, Pin]:
+    """``configs/pins.json``."""
+    table = json.loads(resources.files("april.configs").joinpath(PINS).read_text(encoding="utf-8"))
+    return {name: Pin(row["version"], row["reason"]) for name, row in table.items()}
+
+
+__all__ = ["Facts", "Pin", "Unread", "gather", "pinned"]
