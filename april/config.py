@@ -24,6 +24,8 @@ class AprilConfig:
         The host's ``--partial-rollout``. Off: what is unfinished starts again, and versions never mix.
     staleness_cap, at_cap, drain_deadline
         Ours: ``--april-staleness-cap`` (policy versions), ``--april-at-cap``, ``--april-drain-deadline`` (seconds).
+    buffer_dir, buffer_max_gb
+        Ours: ``--april-buffer-dir`` (None: chosen by the buffer), ``--april-buffer-max-gb`` (None: no bound).
 
     Raises UsageError where a value makes no sense.
     """
@@ -36,6 +38,8 @@ class AprilConfig:
     staleness_cap: int = 5
     at_cap: AtCap = AtCap.FINISH
     drain_deadline: float = 120.0
+    buffer_dir: str | None = None
+    buffer_max_gb: float | None = None
 
     def __post_init__(self) -> None:
         _check(self.target >= 1, "--rollout-batch-size", self.target, "at least 1")
@@ -54,6 +58,8 @@ class AprilConfig:
             self.drain_deadline,
             "a positive number of seconds",
         )
+        most = self.buffer_max_gb
+        _check(most is None or 0 < most < float("inf"), "--april-buffer-max-gb", most, "a positive number of gigabytes")
 
 
 def _check(right: bool, flag: str, value: object, want: str) -> None:
@@ -85,6 +91,17 @@ def add_arguments(parser: ArgumentParser) -> ArgumentParser:
         metavar="SECONDS",
         help="the longest that the end of a round may take, over all engines (default: 120)",
     )
+    group.add_argument(
+        "--april-buffer-dir",
+        metavar="DIR",
+        help="where the buffer of partials lives (default: under --save, else in the run directory)",
+    )
+    group.add_argument(
+        "--april-buffer-max-gb",
+        type=float,
+        metavar="GB",
+        help="beyond so much payload, the groups that come last start again from their prompts (default: no bound)",
+    )
     return parser
 
 
@@ -104,6 +121,8 @@ def from_args(args: Namespace) -> AprilConfig:
         staleness_cap=int(getattr(args, "april_staleness_cap", 5)),
         at_cap=_at_cap(getattr(args, "april_at_cap", AtCap.FINISH.value)),
         drain_deadline=float(getattr(args, "april_drain_deadline", 120.0)),
+        buffer_dir=getattr(args, "april_buffer_dir", None),
+        buffer_max_gb=None if (most := getattr(args, "april_buffer_max_gb", None)) is None else float(most),
     )
 
 

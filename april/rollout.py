@@ -80,6 +80,8 @@ async def _round(host: RolloutBindings, args: Any, config: AprilConfig, rollout_
         *(len(result.surplus), len(result.dropped), result.drain_seconds),
     )
     _hooks(host, args, result, data, data_source)
+    if hasattr(data_source, "end_round"):
+        data_source.end_round(rollout_id)
     return host.RolloutFnTrainOutput(samples=data, metrics={**gatherer.collect(), **round_metrics(result)})
 
 

@@ -1,4 +1,4 @@
-"""The buffer's file beside the host's checkpoint of its data source: written whole or not, read whole or refused."""
+"""Where buffers lie: the one of a run, those in the host's checkpoints, and the pickles of earlier versions."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from pathlib import Path
 from typing import Any
 
 from april.errors import AprilError
+from april.telemetry.events import RUN_DIR
 
 FORMAT = "april-buffer"
 FORMAT_VERSION = 1
 
 
+def live(given: str | None, save: str | os.PathLike[str] | None) -> Path | None:
+    """The folder of a run's buffer: as given, else under ``--save``, else in the run directory, else none.
+
+    Under ``--save`` a restarted run finds it, and its payloads share their disk space with those of the checkpoints.
+    """
+    if given:
+        return Path(given)
+    if save:
+        return Path(save) / "rollout" / "april_buffer"
+    run_dir = os.environ.get(RUN_DIR)
+    return Path(run_dir) / "buffer" if run_dir else None
+
+
 def path_of(folder: str | os.PathLike[str], rollout_id: int | None) -> Path:
-    """Where the buffer of a checkpoint lies."""
-    return Path(folder) / "rollout" / f"april_buffer_{rollout_id}.pkl"
+    """The folder of a checkpoint's buffer."""
+    return Path(folder) / "rollout" / f"april_buffer_{rollout_id}"
 
 
-def write(path: Path, state: dict[str, Any]) -> None:
-    """Write ``state`` to ``path``: synced to disk, then moved into place."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_suffix(f".{os.getpid()}.tmp")
-    try:
-        with open(draft, "wb") as file:
-            pickle.dump({"format": FORMAT, "format_version": FORMAT_VERSION, **state}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
-
-
-def read(path: Path) -> dict[str, Any]:
-    """The state in ``path``, which is trusted as the checkpoint around it is (a pickle).
+def read_pickle(path: Path) -> dict[str, Any]:
+    """The state in a file of format 1, which is trusted as the checkpoint around it is.
 
     Raises AprilError, leaving the file alone, where it is cut off, foreign or of another version.
     """

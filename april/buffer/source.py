@@ -6,13 +6,18 @@ restart the same partials are there, and no prompt of the epoch is skipped or tr
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from april import samples
-from april.buffer import checkpoint
-from april.buffer.memory import MemoryBuffer
+from april.buffer import checkpoint, database, reader
+from april.buffer.codec import SampleCodec
+from april.buffer.durable import DurableBuffer
 from april.config import from_args
 from april.core import Group
 from april.errors import AprilError
@@ -42,7 +47,11 @@ def _partial_data_source(host: RolloutBindings) -> type:
 
 
 class _PartialDataSource:
-    """Our half of the class; the other half is the host's RolloutDataSource, next in line."""
+    """Our half of the class; the other half is the host's RolloutDataSource, next in line.
+
+    The rollout function tells it the end of each round (``end_round``), since the host may save a round only when the
+    next one has run.
+    """
 
     Sample: Any
     load_function: Any
@@ -50,8 +59,25 @@ class _PartialDataSource:
     def __init__(self, args: Any) -> None:
         super().__init__(args)  # type: ignore[call-arg]
         self.args = args
-        self.buffer = MemoryBuffer(from_args(args).max_response_len)
         self.clock = VersionClock()
+        self.buffer = self._open()
+        self._ended: set[int] = set()
+
+    def _open(self) -> DurableBuffer:
+        config = from_args(self.args)
+        folder = checkpoint.live(config.buffer_dir, getattr(self.args, "save", None))
+        if folder is None:
+            self._temporary = tempfile.TemporaryDirectory(prefix="april-buffer-")
+            folder = Path(self._temporary.name)
+            logger.info("neither --save nor a run directory: the buffer is in %s, and ends with the run", folder)
+        most = config.buffer_max_gb
+        max_bytes = None if most is None else int(most * 1e9)
+        buffer = DurableBuffer(folder, SampleCodec(self.Sample), config.max_response_len, max_bytes)
+        # What an earlier run left there counts only where ``load`` asks for it.
+        buffer.restore([])
+        return buffer
+
+    # Groups
 
     def get_samples(self, num_samples: int) -> list[list[Any]]:
         """``num_samples`` groups: buffered ones by priority (or as ``--buffer-filter-path`` says), then new prompts.
@@ -88,16 +114,29 @@ class _PartialDataSource:
         """Groups in the buffer; the hosts' own name for it."""
         return len(self.buffer)
 
+    # Rounds and checkpoints
+
+    def end_round(self, rollout_id: int) -> None:
+        """The round is over: what is held now, and where the dataset and the versions stand, belongs to it."""
+        self._commit(rollout_id)
+        self._ended.add(rollout_id)
+
+    def _commit(self, rollout_id: int) -> None:
+        self.buffer.commit(rollout_id, {"clock": self.clock.to_dict(), "dataset": self._stands_at()})
+
     def save(self, rollout_id: int) -> None:
-        """Save the buffer, then the host's own state: where the host's is there, so is ours."""
-        if self.args.rollout_global_dataset:
-            state = {
-                "groups": [[_dump(member.payload) for member in group.members] for group in self.buffer.snapshot()],
-                "clock": self.clock.to_dict(),
-                "dataset": {name: getattr(self, name) for name in COUNTERS},
-            }
-            checkpoint.write(checkpoint.path_of(self.args.save, rollout_id), state)
-        super().save(rollout_id)  # type: ignore[misc]
+        """Save the buffer, then the host's own state, both as they were at the end of that round.
+
+        Where the host's is there, so is ours. A rollout function that does not tell the end of a round gets them as
+        they are now.
+        """
+        if not self.args.rollout_global_dataset:
+            return
+        if rollout_id not in self._ended:
+            self._commit(rollout_id)
+        state = self.buffer.save(rollout_id, checkpoint.path_of(self.args.save, rollout_id))
+        with self._standing_at(state["dataset"]):
+            super().save(rollout_id)  # type: ignore[misc]
 
     def load(self, rollout_id: int | None = None) -> None:
         """Load the host's state and the buffer that belongs to it.
@@ -107,37 +146,69 @@ class _PartialDataSource:
         super().load(rollout_id)  # type: ignore[misc]
         if not self.args.rollout_global_dataset or self.args.load is None:
             return
-        path = checkpoint.path_of(self.args.load, rollout_id)
-        if not path.exists():
+        folder = checkpoint.path_of(self.args.load, rollout_id)
+        state = self._load(folder, rollout_id)
+        if state is None:
             if self.sample_group_index:  # type: ignore[attr-defined]
                 logger.warning(
-                    "%s does not exist: prompts that were unfinished at the checkpoint are not resumed", path
+                    "%s does not exist: prompts that were unfinished at the checkpoint are not resumed", folder
                 )
             return
-        state = checkpoint.read(path)
-        if not any(getattr(self, name) for name in COUNTERS):
-            # The host found no state of its own: a crash fell between our file and its. Ours tells where it stood.
-            self._stand_at(state["dataset"])
-        found = {name: getattr(self, name) for name in COUNTERS}
-        if state["dataset"] != found:
-            raise AprilError(f"{path} was saved with the dataset at {state['dataset']}, the host's state is at {found}")
-        self.buffer.restore(
-            [samples.group_of([_parse(member, self.Sample) for member in group]) for group in state["groups"]]
-        )
         self.clock = VersionClock.restore(state["clock"])
-        logger.info("%d groups of the buffer restored from %s", len(self.buffer), path)
+        logger.info("%d groups of the buffer restored, as at the end of round %s", len(self.buffer), rollout_id)
+
+    def _load(self, folder: Path, rollout_id: int | None) -> dict[str, Any] | None:
+        """Fill the buffer from a checkpoint, of this version or an earlier one, or from what a crash left."""
+        pickled = folder.with_suffix(".pkl")
+        if (folder / database.FILE).exists():
+            state = reader.state(folder)
+            self._agree(state["dataset"], folder)
+            self.buffer.load(folder)
+        elif pickled.exists():
+            state = checkpoint.read_pickle(pickled)
+            self._agree(state["dataset"], pickled)
+            decode = SampleCodec(self.Sample).parse
+            self.buffer.restore([samples.group_of(decode(group)) for group in state["groups"]])
+        else:
+            return self._left(rollout_id)
+        return state
+
+    def _left(self, rollout_id: int | None) -> dict[str, Any] | None:
+        """Go back to a round that a crashed run ended but did not save: the model's checkpoint is written before ours.
+
+        None where it is not kept, or belongs to another state of the dataset.
+        """
+        home = checkpoint.live(from_args(self.args).buffer_dir, self.args.load)
+        state = self.buffer.state_at(rollout_id)
+        if home is None or home.resolve() != self.buffer.folder.resolve() or state is None:
+            return None
+        if any(self._stands_at().values()) and self._stands_at() != state["dataset"]:
+            return None
+        self._agree(state["dataset"], home)
+        self.buffer.roll_back(rollout_id)
+        return state
+
+    def _agree(self, counters: dict[str, int], path: Path) -> None:
+        if not any(self._stands_at().values()):
+            # The host found no state of its own: a crash fell between our file and its. Ours tells where it stood.
+            self._stand_at(counters)
+            if self.args.rollout_shuffle and getattr(self, "dataset", None) is not None:
+                self.dataset.shuffle(counters["epoch_id"])  # type: ignore[attr-defined]
+        elif counters != (found := self._stands_at()):
+            raise AprilError(f"{path} was saved with the dataset at {counters}, the host's state is at {found}")
+
+    def _stands_at(self) -> dict[str, int]:
+        return {name: getattr(self, name) for name in COUNTERS}
 
     def _stand_at(self, counters: dict[str, int]) -> None:
         for name, value in counters.items():
             setattr(self, name, value)
-        dataset = getattr(self, "dataset", None)
-        if self.args.rollout_shuffle and dataset is not None:
-            dataset.shuffle(counters["epoch_id"])
 
-
-def _dump(member: Any) -> Any:
-    return [_dump(part) for part in member] if isinstance(member, list) else member.to_dict()
-
-
-def _parse(data: Any, sample: Any) -> Any:
-    return [_parse(part, sample) for part in data] if isinstance(data, list) else sample.from_dict(data)
+    @contextlib.contextmanager
+    def _standing_at(self, counters: dict[str, int]) -> Iterator[None]:
+        now = self._stands_at()
+        self._stand_at(counters)
+        try:
+            yield
+        finally:
+            self._stand_at(now)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from collections import Counter
 from pathlib import Path
@@ -25,7 +26,9 @@ from april.rollout import generate_rollout
     target=st.integers(1, 3),
     extra=st.integers(0, 4),
     members=st.integers(1, 2),
-    steps=st.lists(st.sampled_from(["round", "round", "save", "crash"]), min_size=4, max_size=10),
+    steps=st.lists(
+        st.sampled_from(["round", "round", "save", "save_late", "forget", "crash"]), min_size=4, max_size=10
+    ),
     masked=st.booleans(),
 )
 def test_each_prompt_of_each_epoch_once(
@@ -44,7 +47,9 @@ def test_each_prompt_of_each_epoch_once(
             mask_offpolicy_in_partial_rollout=masked,
         )
         source, trained = partial_data_source()(args), {}
-        saved: tuple[int, dict[int, int], int] | None = None
+        # What had been trained, and the last version, at the end of each round; and the round last saved.
+        ends: dict[int, tuple[dict[int, int], int]] = {}
+        saved, first = None, 1
         last_version, rollout_id, raw = 0, 0, 0
         for step in steps:
             if step == "round":
@@ -53,12 +58,25 @@ def test_each_prompt_of_each_epoch_once(
                 trained |= one_round(args, rollout_id, source, trained)
                 assert source.clock.last > last_version
                 last_version = source.clock.last
-            elif step == "save":
-                source.save(rollout_id)
-                saved = rollout_id, dict(trained), last_version
-            elif saved is not None:
+                ends[rollout_id] = dict(trained), last_version
+            elif step == "save" and rollout_id in ends:
+                saved = rollout_id
+                source.save(saved)
+            elif step == "save_late" and rollout_id - 1 >= first:
+                # slime's train_async.py saves a round when the next one has run.
+                saved = rollout_id - 1
+                source.save(saved)
+            elif step == "forget" and rollout_id in ends:
+                # The model's checkpoint is written before ours: a crash in between.
+                saved = rollout_id
+                for path in (Path(folder) / "rollout").glob(f"*_{saved}*"):
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
+            elif step == "crash" and saved is not None:
                 # A new process: engines count their versions from 1 again.
-                rollout_id, trained, last_version, raw = saved[0], dict(saved[1]), saved[2], 0
+                rollout_id, raw, first = saved, 0, saved + 1
+                ends = {number: end for number, end in ends.items() if number <= saved}
+                trained, last_version = dict(ends[saved][0]), ends[saved][1]
+                source.buffer.close()
                 source = partial_data_source()(args)
                 source.load(rollout_id)
             check_epochs(source, trained, prompts)

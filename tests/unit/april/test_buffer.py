@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_engine import finished, partial
 from fake_host import World, arguments, install, source_for
 from fake_sglang import FakeSglang
 
 from april import samples
 from april.buffer import checkpoint
-from april.buffer.memory import MemoryBuffer
+from april.buffer.source import COUNTERS
 from april.errors import AprilError
 from april.rollout import generate_rollout
 
@@ -30,16 +29,10 @@ def contents(source: Any) -> list[Any]:
     return [copy.deepcopy(sample.to_dict()) for sample in samples.leaves(groups)]
 
 
-def test_memory_buffer() -> None:
-    buffer = MemoryBuffer(max_response_len=10)
-    buffer.put([partial(1, 5, 2, [9]), partial(2, 4, 2, [9]), finished(3, 5)])
-    assert len(buffer) == 3
-    assert [group.index for group in buffer.snapshot()] == [3, 2, 1]
-    assert [group.index for group in buffer.take(2)] == [3, 2]
-    assert [group.index for group in buffer.take(5)] == [1]
-    buffer.put([partial(1, 5, 2, [9])])
-    with pytest.raises(AprilError, match="group 1 is in the buffer already"):
-        buffer.put([partial(1, 5, 2, [9])])
+def crashed(source: Any, args: Any) -> Any:
+    """A new process after the end of this one: what was not committed is gone."""
+    source.buffer.close()
+    return source_for(args)
 
 
 def test_identical_partials_after_a_restore_and_each_prompt_once_an_epoch(world: World, tmp_path: Path) -> None:
@@ -54,7 +47,7 @@ def test_identical_partials_after_a_restore_and_each_prompt_once_an_epoch(world:
     assert any(sample["status"] == "aborted" and sample["response_length"] for sample in held)
     generate_rollout(args, 2, source)
 
-    restored = source_for(args)
+    restored = crashed(source, args)
     restored.load(1)
     assert contents(restored) == held
     world.server.weight_version = "1"
@@ -79,11 +72,130 @@ def test_the_host_state_may_be_missing_after_a_crash_between_the_two_files(world
     source = source_for(args)
     generate_rollout(args, 0, source)
     source.save(0)
+    held = contents(source)
     (tmp_path / "rollout" / "fake_0.txt").unlink()
-    restored = source_for(args)
+    restored = crashed(source, args)
     restored.load(0)
     assert restored.sample_group_index == source.sample_group_index
-    assert contents(restored) == contents(source)
+    assert contents(restored) == held
+
+
+def test_a_round_saved_after_the_next_has_run_is_that_round(world: World, tmp_path: Path) -> None:
+    """slime's train_async.py: the buffer, the versions and the host's own state are those of the round saved."""
+    args = arguments(save=tmp_path, load=tmp_path)
+    source = source_for(args)
+    generate_rollout(args, 0, source)
+    held, clock, index = contents(source), source.clock.to_dict(), source.sample_group_index
+    world.server.weight_version = "7"
+    generate_rollout(args, 1, source)
+    later = source.sample_group_index
+    assert (contents(source), later) != (held, index)
+    source.save(0)
+    assert source.sample_group_index == later, "the run goes on from where it was"
+    restored = crashed(source, args)
+    restored.load(0)
+    assert (contents(restored), restored.clock.to_dict(), restored.sample_group_index) == (held, clock, index)
+
+
+def test_a_round_that_ended_but_was_not_saved_is_found_again(world: World, tmp_path: Path) -> None:
+    """The model's checkpoint is written before ours: a crash in between."""
+    args = arguments(save=tmp_path, load=tmp_path)
+    source = source_for(args)
+    generate_rollout(args, 0, source)
+    held, index = contents(source), source.sample_group_index
+    generate_rollout(args, 1, source)
+    restored = crashed(source, args)
+    assert len(restored.buffer) == 0
+    restored.load(0)
+    assert (contents(restored), restored.sample_group_index) == (held, index)
+
+
+def test_what_another_run_left_is_not_taken(world: World, tmp_path: Path) -> None:
+    args = arguments(save=tmp_path / "a", load=None)
+    source = source_for(args)
+    generate_rollout(args, 0, source)
+    args.load = tmp_path / "b"
+    other = crashed(source, args)
+    other.load(0)
+    assert (len(other.buffer), other.sample_group_index) == (0, 0)
+    args.load = args.save
+    world.bindings.RolloutDataSource(args).save(0)
+    (tmp_path / "a" / "rollout" / "fake_0.txt").write_text("0 99 198 5")
+    other = crashed(other, args)
+    other.load(0)
+    assert (len(other.buffer), other.sample_group_index) == (0, 99)
+
+
+def test_a_checkpoint_moved_elsewhere_starts_a_run_elsewhere(world: World, tmp_path: Path) -> None:
+    source = source_for(arguments(save=tmp_path / "a"))
+    generate_rollout(source.args, 0, source)
+    source.save(0)
+    held = contents(source)
+    source.buffer.close()
+    (tmp_path / "a").rename(tmp_path / "moved")
+    files = {path: path.read_bytes() for path in (tmp_path / "moved").rglob("*") if path.is_file()}
+    args = arguments(save=tmp_path / "b", load=tmp_path / "moved")
+    restored = source_for(args)
+    restored.load(0)
+    assert contents(restored) == held
+    generate_rollout(args, 1, restored)
+    restored.save(1)
+    assert {path: path.read_bytes() for path in files} == files, "the original is kept"
+
+
+def test_a_checkpoint_of_format_1(world: World, tmp_path: Path) -> None:
+    args = arguments(save=tmp_path, load=tmp_path)
+    source = source_for(args)
+    generate_rollout(args, 0, source)
+    state = {
+        "format": "april-buffer",
+        "format_version": 1,
+        "groups": [[member.payload.to_dict() for member in group.members] for group in source.buffer.snapshot()],
+        "clock": source.clock.to_dict(),
+        "dataset": {name: getattr(source, name) for name in COUNTERS},
+    }
+    held = contents(source)
+    path = tmp_path / "rollout" / "april_buffer_5.pkl"
+    path.write_bytes(pickle.dumps(state))
+    restored = crashed(source, args)
+    restored.load(5)
+    assert (contents(restored), restored.clock.last) == (held, source.clock.last)
+
+
+def test_a_rollout_function_that_tells_no_end_of_a_round(world: World, tmp_path: Path) -> None:
+    args = arguments(save=tmp_path, load=tmp_path)
+    source = source_for(args)
+    source.add_samples(source.get_samples(2))
+    source.save(0)
+    source.add_samples(source.get_samples(3)[2:])
+    source.save(0)
+    held = contents(source)
+    restored = crashed(source, args)
+    restored.load(0)
+    assert contents(restored) == held
+
+
+def test_where_it_lives(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("APRIL_RUN_DIR", raising=False)
+    temporary = source_for(arguments())
+    assert temporary.buffer.folder.is_dir()
+    monkeypatch.setenv("APRIL_RUN_DIR", str(tmp_path / "run"))
+    assert source_for(arguments()).buffer.folder == tmp_path / "run" / "buffer"
+    assert source_for(arguments(save=tmp_path)).buffer.folder == tmp_path / "rollout" / "april_buffer"
+    given = arguments(save=tmp_path, april_buffer_dir=str(tmp_path / "given"))
+    assert source_for(given).buffer.folder == tmp_path / "given"
+
+
+def test_a_bound_on_its_size_loses_tokens_but_no_prompt(world: World, tmp_path: Path) -> None:
+    args = arguments(april_buffer_max_gb=2e-6, over_sampling_batch_size=6)
+    source = source_for(args)
+    trained = []
+    for rollout_id in range(6):
+        output = generate_rollout(args, rollout_id, source)
+        trained += [group[0].group_index for group in output.samples]
+    assert source.buffer.restarted > 0
+    waiting = {group.index for group in source.buffer.snapshot()}
+    assert sorted([*trained, *waiting]) == list(range(source.sample_group_index))
 
 
 def test_a_checkpoint_without_a_buffer_and_no_checkpoint_at_all(world: World, tmp_path: Path) -> None:
@@ -103,7 +215,7 @@ def test_a_buffer_of_another_state_is_refused(world: World, tmp_path: Path) -> N
     source.save(0)
     (tmp_path / "rollout" / "fake_0.txt").write_text("0 99 198 5")
     with pytest.raises(AprilError, match="was saved with the dataset at"):
-        source_for(args).load(0)
+        crashed(source, args).load(0)
 
 
 @pytest.mark.parametrize("content", [b"", b"not a pickle", pickle.dumps({"format": "other"}), pickle.dumps([1])])
@@ -111,17 +223,8 @@ def test_a_damaged_or_foreign_file_is_one_clear_error_and_stays(tmp_path: Path, 
     path = tmp_path / "buffer.pkl"
     path.write_bytes(content)
     with pytest.raises(AprilError, match=r"buffer.pkl is .*no buffer of ours.* it was left as it is"):
-        checkpoint.read(path)
+        checkpoint.read_pickle(path)
     assert path.read_bytes() == content
-
-
-def test_a_failed_save_leaves_the_old_file(tmp_path: Path) -> None:
-    path = checkpoint.path_of(tmp_path, 3)
-    checkpoint.write(path, {"groups": [1]})
-    with pytest.raises((AttributeError, pickle.PicklingError)):
-        checkpoint.write(path, {"groups": [lambda: None]})
-    assert checkpoint.read(path)["groups"] == [1]
-    assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
 def test_more_prompts_than_an_epoch_at_once(world: World) -> None:

@@ -126,6 +126,7 @@ def test_a_finished_sibling_is_untouched(world: World) -> None:
     """Case 2: the host clears the loss mask of everything resumed; a finished sibling keeps tokens, mask and reward."""
     args, source, (ended, partial) = siblings(world, mask_offpolicy_in_partial_rollout=True)
     ended.loss_mask = [1, 0]
+    source.buffer.restore([samples.group_of([ended, partial])])
     before, resumed = copy.deepcopy(ended), partial.response_length
     world.host.judged.clear()
     [[first, second]] = generate_rollout(args, 1, source).samples

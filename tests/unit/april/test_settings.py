@@ -28,6 +28,8 @@ def test_flags_and_their_defaults() -> None:
         "april_staleness_cap": 5,
         "april_at_cap": "finish",
         "april_drain_deadline": 120.0,
+        "april_buffer_dir": None,
+        "april_buffer_max_gb": None,
     }
     args = parser.parse_args(["--april-staleness-cap", "2", "--april-at-cap", "mask", "--april-drain-deadline", "7.5"])
     config = from_args(Namespace(**HOST, **vars(args), partial_rollout=True))
@@ -53,6 +55,7 @@ def test_our_flags_may_be_missing() -> None:
         ({"april_at_cap": "wait"}, "--april-at-cap is wait: it must be one of finish, restart, mask"),
         ({"april_drain_deadline": 0}, "--april-drain-deadline is 0.0: it must be a positive number of seconds"),
         ({"april_drain_deadline": "nan"}, "--april-drain-deadline is nan"),
+        ({"april_buffer_max_gb": 0}, "--april-buffer-max-gb is 0.0: it must be a positive number of gigabytes"),
     ],
 )
 def test_a_wrong_value_names_flag_value_and_what_would_be_right(changes: dict[str, Any], message: str) -> None:
