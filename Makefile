@@ -6,7 +6,7 @@ PY      = $(shell test -x $(VENV)/bin/python && echo $(VENV)/bin/python || echo 
 TREE   := build/tree
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart test lint lock clean
+.PHONY: help setup quickstart test lint matrix lock clean
 
 help:          ## show this text
 	@echo 'make TARGET [DEVICE=auto|cpu|cuda|rocm] [PYTHON=python3] [ARGS=...]'
@@ -30,6 +30,9 @@ lint: setup    ## ruff, mypy --strict, import-linter
 	@$(PY) -m mypy --strict -p april -p specrollout
 	@cd $(TREE) && $(abspath $(PY)) -c 'from importlinter.cli import lint_imports_command as run; run()' \
 	  ../../pyproject.toml --cache-dir ../import-linter
+
+matrix: setup  ## check the patches against every version that we support (downloads their wheels)
+	@$(PY) -m april.launch.cli patch check --matrix
 
 LOCK = $(PY) -m uv pip compile --quiet --config-file configs/locks/lock.toml --python-version 3.11 \
        --generate-hashes --no-header --no-emit-index-url

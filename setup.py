@@ -28,8 +28,11 @@ setup(
     python_requires=">=3.10",
     packages=packages(),
     package_dir=MAPPED,
-    package_data={"april.configs": ["**/*.txt", "**/*.in", "**/*.yaml", "**/*.json"]},
-    install_requires=["wrapt>=1.16", "psutil>=5.9"],
+    package_data={
+        "april.configs": ["**/*.txt", "**/*.in", "**/*.yaml", "**/*.json"],
+        "april.patches": ["fingerprints.json"],
+    },
+    install_requires=["packaging>=23", "wrapt>=1.16", "psutil>=5.9"],
     entry_points={
         "console_scripts": ["april = april.launch.cli:main"],
         "sglang.srt.plugins": ["april = april.patches.sglang_plugin:register"],

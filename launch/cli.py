@@ -11,7 +11,9 @@ from april.errors import AprilError
 COMMANDS = {
     "train": ("april.launch.train.command", "train with the overlay: april train [our flags] [slime flags]"),
     "quickstart": ("april.launch.quickstart.main", "see it learn on a CPU: a small policy, with and without april"),
+    "patch": ("april.launch.patch.main", "what is changed upstream, and whether it fits a version: list, check, diff"),
     "doctor": ("april.launch.doctor.main", "check this machine: versions, patches, devices; each fault with a remedy"),
+    "buffer": ("april.launch.buffer.main", "look at a buffer of partials: show, verify, export to parquet"),
 }
 
 

@@ -1,23 +1,9 @@
-"""What a patch is, how it is applied once and undone.
-
-A patch names the module that it targets and a function that changes it. Nothing is imported early: the change happens
-right after the target module has been imported, in the processes and on the devices that the patch is for.
-"""
+"""The nouns: the processes of a run, a patch (what we change upstream) and a contract (what we call upstream)."""
 
 from __future__ import annotations
 
 import enum
-import functools
-import importlib
-import threading
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from types import ModuleType
-from typing import Any
-
-from april.errors import AprilError
-
-ABSENT = object()
+from dataclasses import dataclass
 
 
 class Process(str, enum.Enum):
@@ -31,125 +17,115 @@ class Process(str, enum.Enum):
     TRAIN_ACTOR = "train_actor"
 
 
+class Feature(str, enum.Enum):
+    """What a user asks for; a patch or a contract serves one of them."""
+
+    HOST = "host"
+    """Runs at all: a host beside the pinned SGLang and torch, and the processes' own check of their hooks."""
+    APRIL = "april"
+    """Active partial rollouts."""
+    TELEMETRY = "telemetry"
+    """The host's metrics in the run directory."""
+    CPU = "cpu"
+    """Training and serving without a GPU (``--device cpu``)."""
+    MEMORY = "memory"
+    """Device memory released between the phases (``--offload``, ``--colocate``)."""
+
+
 @dataclass(frozen=True, slots=True)
-class Patch:
-    """One row of the table.
+class Target:
+    """A place in another package: ``module:attribute``, or a module alone where only its presence counts.
+
+    ``places`` are alternatives: upstream has moved it, and the first one that exists is meant.
+    """
+
+    places: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, text: str) -> Target:
+        """From ``module:attribute``, alternatives separated by `` | ``."""
+        return cls(tuple(part.strip() for part in text.split("|")))
+
+    @property
+    def package(self) -> str:
+        """The top-level package."""
+        return self.places[0].partition(":")[0].partition(".")[0]
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """The module of each place."""
+        return tuple(place.partition(":")[0] for place in self.places)
+
+    def __str__(self) -> str:
+        return " | ".join(self.places)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """What a patch and a contract have in common.
 
     Attributes:
-        name: unique, ``target-what`` in lower case.
-        feature: what the user asked for that needs it: ``host`` (always), ``cpu``, ``telemetry``.
-        module: the module whose import triggers the patch, with ``{host}`` for the host's package.
-        apply: ``module:function`` of the implementation, called with the imported module and a :class:`Patcher`.
+        name: unique, in lower case with dashes.
+        feature: what needs it.
+        targets: where upstream it holds.
+        versions: a version specifier of the target's package: where it was shown to hold.
+        reason: why it is needed.
+        link: where to read about it upstream.
+        exact: the code of the targets must be one that was verified (``fingerprints.json``). Otherwise their
+            presence is enough: they are replaced whole, or only called in ways that every version has.
+        optional: without it the feature still works, less well; a line says so.
+    """
+
+    name: str
+    feature: Feature
+    targets: tuple[Target, ...]
+    versions: str
+    reason: str
+    link: str
+    exact: bool = True
+    optional: bool = False
+
+    @property
+    def package(self) -> str:
+        """The top-level package whose version counts."""
+        return self.targets[0].package
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contract(Row):
+    """Something upstream that we call, and that must go on to behave as it did."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patch(Row):
+    """Something upstream that we change.
+
+    Attributes:
+        apply: ``module:function`` of the implementation. Where ``around`` is false it is called with the imported
+            module and a :class:`~april.patches.patcher.Patcher`; where it is true it is the wrapper
+            ``(original, *args, **kwargs)`` itself, and SGLang's own hook registry puts it in place.
         processes: where it must be live before training may start. Elsewhere it is applied too unless ``scoped``.
-        reason: why no official hook serves.
+        until: when it can go.
+        module: the module whose import triggers it, with ``{host}`` for the host's package; by default the targets'.
         hosts: the hosts that need it.
         scoped: apply in ``processes`` only, because it changes what others in the process tree rely on.
     """
 
-    name: str
-    feature: str
-    module: str
     apply: str
     processes: frozenset[Process]
-    reason: str
+    until: str
+    module: str = ""
+    around: bool = False
     hosts: frozenset[str] = frozenset({"slime", "miles"})
     scoped: bool = False
 
-
-@dataclass(slots=True)
-class Patcher:
-    """Replaces attributes and can put the very objects back."""
-
-    _undo: list[tuple[Any, str, Any]] = field(default_factory=list)
-
-    def replace(self, owner: Any, name: str, new: Any) -> None:
-        """Set ``owner.name = new``.
-
-        Raises:
-            AttributeError: when ``owner`` has no such attribute: the target has changed.
-        """
-        present = getattr(owner, name)
-        old = vars(owner).get(name, ABSENT) if isinstance(owner, type) else present
-        setattr(owner, name, new)
-        self._undo.append((owner, name, old))
-
-    def add(self, owner: Any, name: str, new: Any) -> None:
-        """Set ``owner.name = new``, whether or not there is such an attribute (a build of torch without a device)."""
-        self._undo.append((owner, name, getattr(owner, name, ABSENT)))
-        setattr(owner, name, new)
-
-    def wrap(self, owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
-        """Replace a function by ``wrapper(original, *args, **kwargs)``.
-
-        Raises:
-            AttributeError: when ``owner`` has no such function.
-        """
-        original = getattr(owner, name)
-
-        @functools.wraps(original)
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
-            return wrapper(original, *args, **kwargs)
-
-        self.replace(owner, name, wrapped)
-
-    def undo(self) -> None:
-        """Restore every replaced attribute, newest first."""
-        while self._undo:
-            owner, name, old = self._undo.pop()
-            if old is ABSENT:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, old)
+    def triggers(self, host: str) -> tuple[str, ...]:
+        """The modules whose import triggers it."""
+        if self.module:
+            return (self.module.format(host=host),)
+        return tuple(dict.fromkeys(module for target in self.targets for module in target.modules))
 
 
-_lock = threading.RLock()
-_live: dict[str, Patcher] = {}
-
-
-def apply_once(patch: Patch, module: ModuleType) -> bool:
-    """Apply ``patch`` to ``module`` unless it is live in this process; tells whether it was applied now.
-
-    Raises:
-        AprilError: naming patch and module when the target is not what the patch was made for; nothing is changed then.
-    """
-    with _lock:
-        if patch.name in _live:
-            return False
-        where, _, name = patch.apply.partition(":")
-        function = getattr(importlib.import_module(where), name)
-        patcher = Patcher()
-        try:
-            function(module, patcher)
-        except AttributeError as error:
-            patcher.undo()
-            raise AprilError(
-                f"patch {patch.name} does not fit {module.__name__}, which has changed: {error}"
-            ) from error
-        except BaseException:
-            patcher.undo()
-            raise
-        _live[patch.name] = patcher
-        return True
-
-
-def undo(name: str) -> None:
-    """Undo a live patch; unknown names are an error.
-
-    Raises:
-        KeyError: when no such patch is live in this process.
-    """
-    with _lock:
-        _live.pop(name).undo()
-
-
-def live() -> list[str]:
-    """Names of the patches that are live in this process, in the order they were applied."""
-    with _lock:
-        return list(_live)
-
-
-def mark_live(names: list[str]) -> None:
-    """Count patches that another mechanism (SGLang's hook registry) applied and that were verified as live."""
-    with _lock:
-        for name in names:
-            _live.setdefault(name, Patcher())
+def targets(*texts: str) -> tuple[Target, ...]:
+    """Several targets, as written in the tables."""
+    return tuple(map(Target.parse, texts))

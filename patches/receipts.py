@@ -1,7 +1,9 @@
 """Receipts: each process of a run writes which patches are live in it, and the driver reads them before it trains.
 
-A receipt is ``RUN_DIR/receipts/<role>-<pid>.json``: ``{"role", "pid", "host", "device", "patches", "time"}``, rewritten
-atomically whenever a patch goes live.
+A receipt is ``RUN_DIR/receipts/<role>-<pid>.json``: ``{"role", "pid", "host", "device", "patches", "skipped", "arm_ms",
+"apply_ms", "time"}``, rewritten atomically whenever a patch goes live. ``skipped`` tells why an optional patch is not
+live; ``arm_ms`` is what arming cost the process, ``apply_ms`` what each patch did (milliseconds). A process that
+refuses to run half-patched leaves ``fault-<pid>.json`` with the reason.
 """
 
 from __future__ import annotations
@@ -10,12 +12,16 @@ import json
 import os
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from april.errors import AprilError
-from april.patches import core, process
+from april.patches import live, process
 from april.patches.core import Patch, Process
+
+arm_ms = 0.0
+"""Milliseconds that arming the patches took in this process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,42 +31,69 @@ class Receipt:
     role: Process
     pid: int
     patches: frozenset[str]
+    skipped: Mapping[str, str] = field(default_factory=dict)
 
 
 def write() -> None:
     """Write this process's receipt, if it belongs to a run and knows its role."""
-    directory, role = os.environ.get("APRIL_RUN_DIR"), process.role()
-    if directory is None or role is None:
+    role = process.role()
+    if role is not None:
+        body = {
+            "role": role.value,
+            "pid": os.getpid(),
+            "host": os.environ.get("APRIL_HOST"),
+            "device": os.environ.get("APRIL_DEVICE"),
+            "patches": live.live(),
+            "skipped": live.skipped(),
+            "arm_ms": round(arm_ms, 3),
+            "apply_ms": {name: round(spent, 3) for name, spent in live.milliseconds().items()},
+            "time": time.time(),
+        }
+        _write(f"{role.value}-{os.getpid()}.json", body)
+
+
+def write_fault(reason: str) -> None:
+    """Leave the reason why this process does not run; where the run's processes swallow errors, the driver finds it."""
+    _write(f"fault-{os.getpid()}.json", {"pid": os.getpid(), "reason": reason, "time": time.time()})
+
+
+def _write(name: str, body: dict[str, Any]) -> None:
+    directory = os.environ.get("APRIL_RUN_DIR")
+    if directory is None:
         return
-    body = {
-        "role": role.value,
-        "pid": os.getpid(),
-        "host": os.environ.get("APRIL_HOST"),
-        "device": os.environ.get("APRIL_DEVICE"),
-        "patches": core.live(),
-        "time": time.time(),
-    }
-    target = Path(directory, "receipts", f"{role.value}-{os.getpid()}.json")
+    target = Path(directory, "receipts", name)
     target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_suffix(".tmp")
+    partial = target.with_suffix(f".{os.getpid()}.tmp")
     partial.write_text(json.dumps(body))
     partial.replace(target)
 
 
+def faults(run_dir: Path) -> list[str]:
+    """Why processes of a run refused to run, oldest first."""
+    bodies = [json.loads(path.read_text()) for path in run_dir.glob("receipts/fault-*.json")]
+    return [body["reason"] for body in sorted(bodies, key=lambda body: float(body["time"]))]
+
+
 def read(run_dir: Path) -> list[Receipt]:
     """All receipts of a run."""
-    bodies = [json.loads(path.read_text()) for path in sorted(run_dir.glob("receipts/*.json"))]
-    return [Receipt(Process(body["role"]), int(body["pid"]), frozenset(body["patches"])) for body in bodies]
+    paths = [path for path in sorted(run_dir.glob("receipts/*.json")) if not path.name.startswith("fault-")]
+    bodies = [json.loads(path.read_text()) for path in paths]
+    return [
+        Receipt(Process(body["role"]), int(body["pid"]), frozenset(body["patches"]), body.get("skipped", {}))
+        for body in bodies
+    ]
 
 
 def verify(run_dir: Path, patches: Iterable[Patch], processes: Mapping[Process, int]) -> list[Receipt]:
     """Check that at least so many processes of each kind reported, each all the patches that must be live in it.
 
-    Returns the receipts.
+    An optional patch may be missing where the process says why. Returns the receipts.
 
     Raises:
         AprilError: naming the process and the patch that is missing.
     """
+    if reasons := faults(run_dir):
+        raise AprilError(reasons[0])
     receipts = read(run_dir)
     rows = list(patches)
     for kind, count in processes.items():
@@ -71,11 +104,16 @@ def verify(run_dir: Path, patches: Iterable[Patch], processes: Mapping[Process, 
                 "the others started without the overlay; see the logs in the run directory, and check that april is "
                 "installed where they run, with the run directory shared"
             )
-        wanted = {patch.name for patch in rows if kind in patch.processes}
         for receipt in reported:
-            if missing := sorted(wanted - receipt.patches):
+            if missing := _missing(rows, receipt):
                 raise AprilError(
                     f"{kind.value} process {receipt.pid} runs without {', '.join(missing)}: refusing to train "
                     "half-patched; its log in the run directory tells why"
                 )
     return receipts
+
+
+def _missing(rows: list[Patch], receipt: Receipt) -> list[str]:
+    wanted = {patch.name for patch in rows if receipt.role in patch.processes}
+    excused = {patch.name for patch in rows if patch.optional and patch.name in receipt.skipped}
+    return sorted(wanted - receipt.patches - excused)

@@ -14,17 +14,12 @@ from collections.abc import Callable
 from typing import Any
 
 from april.errors import AprilError
-from april.patches import core, process, receipts
+from april.patches import live, process, receipts
 from april.patches.core import Patch, Process
-from april.patches.table import wanted
+from april.patches.table import of_this_run
 
-TARGETS = {
-    "decode-attention-batched": "TorchNativeAttnBackend._run_sdpa_forward_decode",
-}
-ENTRY_POINTS = {
-    Process.SCHEDULER: "sglang.srt.managers.scheduler.Scheduler.__init__",
-    Process.TOKENIZER: "sglang.srt.managers.tokenizer_manager.TokenizerManager.__init__",
-}
+registered: set[str] = set()
+"""The patches whose hooks SGLang's registry has."""
 
 
 def register() -> None:
@@ -34,15 +29,31 @@ def register() -> None:
         return
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-    rows = [patch for patch in wanted(host, os.environ["APRIL_DEVICE"]) if patch.name in TARGETS]
-    for patch in rows:
-        HookRegistry.register(_target(patch), _implementation(patch), HookType.AROUND)
-    for kind, entry in ENTRY_POINTS.items():
-        HookRegistry.register(entry, _report(kind, rows), HookType.BEFORE)
+    for patch in _rows():
+        # In a source tree that `april patch apply` has edited the patch is live as soon as its target is imported.
+        if patch.name not in live.live() and patch.name not in registered and _holds(patch):
+            registered.add(patch.name)
+            for target in patch.targets:
+                HookRegistry.register(target.places[0].replace(":", "."), _implementation(patch), HookType.AROUND)
 
 
-def _target(patch: Patch) -> str:
-    return f"{patch.module}.{TARGETS[patch.name]}"
+def _rows() -> list[Patch]:
+    return [patch for patch in of_this_run() if patch.around]
+
+
+def _holds(patch: Patch) -> bool:
+    """Whether the target is one that was verified. Without an optional patch the process runs, without another not."""
+    if not patch.exact:
+        return True
+    try:
+        live.verify(patch)
+    except AprilError as error:
+        if patch.optional:
+            live.skip(patch, str(error))
+            return False
+        receipts.write_fault(str(error))
+        raise
+    return True
 
 
 def _implementation(patch: Patch) -> Callable[..., Any]:
@@ -51,17 +62,28 @@ def _implementation(patch: Patch) -> Callable[..., Any]:
     return function
 
 
-def _report(kind: Process, rows: list[Patch]) -> Callable[..., None]:
-    """A hook that runs before the process's main object is built."""
+def report_scheduler(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Around ``Scheduler.__init__``: reports before the process's main object is built."""
+    _report(Process.SCHEDULER)
+    return original(*args, **kwargs)
 
-    def report(*args: Any, **kwargs: Any) -> None:
-        process.set_role(kind)
-        for patch in rows:
-            found = pkgutil.resolve_name(_target(patch))
+
+def report_tokenizer(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Around ``TokenizerManager.__init__``, as :func:`report_scheduler`."""
+    _report(Process.TOKENIZER)
+    return original(*args, **kwargs)
+
+
+def _report(kind: Process) -> None:
+    process.set_role(kind)
+    rows = [patch for patch in _rows() if kind in patch.processes and patch.name not in live.skipped()]
+    for patch in rows:
+        for target in patch.targets:
+            found = pkgutil.resolve_name(target.places[0])
             held = [cell.cell_contents for cell in getattr(found, "__closure__", None) or ()]
             if _implementation(patch) not in held:
-                raise AprilError(f"SGLang runs without {patch.name}: {_target(patch)} is {found!r}")
-        core.mark_live([*(patch.name for patch in rows), "sglang-receipts"])
-        receipts.write()
-
-    return report
+                reason = f"SGLang's {kind.value} runs without {patch.name}: {target} is {found!r}"
+                receipts.write_fault(reason)
+                raise AprilError(reason)
+    live.mark_live([patch.name for patch in rows])
+    receipts.write()

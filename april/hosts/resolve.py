@@ -5,10 +5,9 @@ Only files are looked at; nothing of a host is imported.
 
 from __future__ import annotations
 
-import ast
-import hashlib
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -24,29 +23,13 @@ from april.launch.environment.paths import miles_root
 SLIME_PIN = "624b824"
 SLIME_URL = "https://github.com/THUDM/slime"
 CLONE_LIMIT_S = 20.0
-SLIME_FINGERPRINTS = {
-    "train.py": "0eea95625b8a",
-    "slime/ray/placement_group.py": "b94a099203f6",
-    "slime/ray/rollout.py": "d9c7d72aea5a",
-    "slime/rollout/data_source.py": "038ab95d6e8e",
-    "slime/rollout/sglang_rollout.py": "7125a8603e75",
-    "slime/backends/sglang_utils/sglang_engine.py": "926d7eb1e65e",
-    "slime/backends/megatron_utils/actor.py": "2a2eb20e389a",
-    "slime/ray/train_actor.py": "7be1c852502b",
-    "slime/rollout/filter_hub/base_types.py": "4b9bc27d99c6",
-    "slime/observability/logging_utils.py": "60c598b7951a",
-    "slime/utils/accelerator/__init__.py": "723fda3daa6b",
-    "slime/utils/arguments.py": "127efe1e7657",
-    "slime/utils/types.py": "ab560b22562c",
-}
-"""What the overlay relies on, at the pin: the first 12 digits of the sha256 of each file's syntax tree."""
 
 
 def resolve(name: str, slime_dir: str | None, environ: Mapping[str, str]) -> Host:
     """The host that the user asked for; ``auto`` prefers a slime that is here, then miles, then a clone of slime.
 
     Raises:
-        UsageError: unknown name, a folder that is no slime, another version, or nothing found.
+        UsageError: unknown name, a folder that is no slime, or nothing found.
     """
     if name not in ("auto", *NAMES):
         raise UsageError(f"unknown host {name!r}: use auto, {' or '.join(NAMES)}")
@@ -68,19 +51,14 @@ def resolve(name: str, slime_dir: str | None, environ: Mapping[str, str]) -> Hos
 
 
 def slime_at(root: Path) -> Slime:
-    """slime's tree at ``root``, verified to be the pin.
+    """slime's tree at ``root``. Whether it is a version that we know is checked against the tables of patches.
 
     Raises:
-        UsageError: when it is no slime, another version, or there is no Megatron-LM for it.
+        UsageError: when it is no slime, or there is no Megatron-LM for it.
     """
     root = root.expanduser().resolve()
     if not (root / "slime" / "ray" / "rollout.py").is_file() or not (root / "train.py").is_file():
         raise UsageError(f"{root} is no slime tree: it lacks slime/ray/rollout.py or train.py")
-    for name, expected in SLIME_FINGERPRINTS.items():
-        path = root / name
-        found = fingerprint(path) if path.is_file() else "missing"
-        if found != expected:
-            raise UsageError(f"{root} is another version of slime than {SLIME_PIN}: {name} is {found}, not {expected}")
     megatron = None
     if not _has_megatron_training():
         megatron = miles_root()
@@ -89,7 +67,14 @@ def slime_at(root: Path) -> Slime:
                 "slime needs Megatron-LM with megatron.training: put it on PYTHONPATH, or run 'make setup', which "
                 "unpacks the one in miles' wheel"
             )
-    return Slime(root, SLIME_PIN, megatron)
+    return Slime(root, _version(root), megatron)
+
+
+def _version(root: Path) -> str:
+    """What slime's set-up says, which for the pin is the release that it follows."""
+    setup = root / "setup.py"
+    found = re.search(r"version\s*=\s*[\"']([^\"']+)", setup.read_text(errors="replace")) if setup.is_file() else None
+    return found[1] if found else "unknown"
 
 
 def from_environment(environ: Mapping[str, str]) -> Host:
@@ -98,27 +83,6 @@ def from_environment(environ: Mapping[str, str]) -> Host:
     if environ["APRIL_HOST"] == "miles":
         return Miles(root, environ["APRIL_HOST_VERSION"])
     return Slime(root, environ["APRIL_HOST_VERSION"])
-
-
-def fingerprint(path: Path) -> str:
-    """12 digits that change when the code of a Python file does, not with comments, formatting or Python's version.
-
-    Raises:
-        UsageError: when the file is no Python source.
-    """
-    try:
-        tree = ast.parse(path.read_bytes())
-    except (SyntaxError, ValueError, OSError) as error:
-        raise UsageError(f"{path} cannot be read as Python: {error}") from error
-    return hashlib.sha256(repr(_canonical(tree)).encode()).hexdigest()[:12]
-
-
-def _canonical(node: object) -> object:
-    """A syntax tree as nested tuples, without what is empty: Python versions differ in the empty fields they have."""
-    if isinstance(node, ast.AST):
-        fields = ((name, _canonical(value)) for name, value in ast.iter_fields(node))
-        return (type(node).__name__, *((name, value) for name, value in fields if value not in (None, ())))
-    return tuple(map(_canonical, node)) if isinstance(node, list) else node
 
 
 def _miles() -> Miles:

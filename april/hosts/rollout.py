@@ -112,7 +112,7 @@ def _bind(name: str) -> RolloutBindings:
         run=importlib.import_module(f"{name}.utils.async_utils").run,
         configure_engines=configure or _nothing,
         recompute_log_probs=_nothing if recompute is None else _recompute_with(recompute, rollout.get_model_url),
-        resumes_by_text=name == "miles",
+        resumes_by_text=not hasattr(rollout, "_prepare_prompt_ids"),
         lacks=tuple(lacks),
     )
 

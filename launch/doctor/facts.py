@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
 
-from .reading import Unread, device, hosts, machine, packages, sockets
+from .reading import Unread, device, fits, hosts, machine, packages, sockets
 
 PINS = "pins.json"
-OURS = ("april-rollout", "psutil", "wrapt", packages.SAVER)
+OURS = ("april-rollout", "packaging", "psutil", "wrapt", packages.SAVER)
 """Distributions that are looked up beside the pinned ones."""
 NOTED = re.compile(
     r"(CUDA|HIP|ROCR)_VISIBLE_DEVICES|(CUDA|HIP)_LAUNCH_BLOCKING|NCCL_GRAPH_REGISTER|PYTORCH_(CUDA_|HIP_)?ALLOC_CONF"
@@ -39,6 +39,7 @@ class Facts:
     machine: machine.Machine
     sockets: sockets.Sockets
     environ: Mapping[str, str]
+    fits: tuple[fits.Fit, ...] | Unread = ()
 
 
 def gather(environ: Mapping[str, str], device_choice: str = "auto", host_choice: str = "auto") -> Facts:
@@ -46,11 +47,13 @@ def gather(environ: Mapping[str, str], device_choice: str = "auto", host_choice:
     pins = pinned()
     found = packages.read([*pins, *OURS])
     build = found.torch.build if isinstance(found.torch, packages.Torch) else ""
+    accelerator, host = device.read(device_choice, build, environ), hosts.read(host_choice, environ)
     return Facts(
         pins=pins,
         packages=found,
-        host=hosts.read(host_choice, environ),
-        device=device.read(device_choice, build, environ),
+        host=host,
+        device=accelerator,
+        fits=fits.read(host.found, accelerator.name),
         machine=machine.read(environ),
         sockets=sockets.read(environ),
         environ={name: value for name, value in environ.items() if NOTED.fullmatch(name)},

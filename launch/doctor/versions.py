@@ -13,7 +13,7 @@ OWN_BUILDS = ("torch", "torchvision")
 """Pinned as CPU builds; on a GPU the user's own builds count."""
 OF_THE_HOST = ("miles-rl", "slime", "megatron-core")
 """Pinned, but not distributions that pip installs: see ``_host``."""
-NEEDED = {"psutil": "5.9", "wrapt": "1.16"}
+NEEDED = {"packaging": "23", "psutil": "5.9", "wrapt": "1.16"}
 """What setup.py requires."""
 SETUP = "make setup"
 

@@ -14,7 +14,7 @@ from april.hosts import Host
 from april.hosts.resolve import resolve
 from april.launch import folders
 from april.launch.arguments import UsageParser
-from april.launch.train import cpu, preflight, supervisor
+from april.launch.train import cpu, preflight, supervisor, versions
 from april.telemetry.events import emit
 
 ROLLOUT = {
@@ -65,13 +65,16 @@ def run(argv: list[str]) -> int:
     flags = host_flags(host, device, ours.april, theirs)
     preflight.check(flags, device)
     preflight.check_disk(ours.run_dir)
+    for line in versions.check(host, device, ours.april == "on"):
+        print(f"april: {line}", file=sys.stderr)
     if ours.dry_run:
-        print("\n".join([*(f"{k}={v}" for k, v in overlay_environment(host, device).items()), shlex.join(flags)]))
+        environment = overlay_environment(host, device, ours.april)
+        print("\n".join([*(f"{name}={value}" for name, value in environment.items()), shlex.join(flags)]))
         return 0
     run_dir = folders.empty("--run-dir", ours.run_dir, f"runs/{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:4]}")
     os.environ["APRIL_RUN_DIR"] = str(run_dir)
     emit("started")
-    environment = {**os.environ, **overlay_environment(host, device)}
+    environment = {**os.environ, **overlay_environment(host, device, ours.april)}
     print(f"april: {host.name} {host.version} on {device}, run directory {run_dir}", file=sys.stderr)
     if host.lacks:
         lacking = "; ".join(f"{lack.feature} ({lack.because})" for lack in host.lacks)
@@ -86,7 +89,7 @@ def host_flags(host: Host, device: str, april: str, theirs: list[str]) -> list[s
     return [*given, *ROLLOUT[april], *theirs]
 
 
-def overlay_environment(host: Host, device: str) -> dict[str, str]:
+def overlay_environment(host: Host, device: str, april: str) -> dict[str, str]:
     """What every process of the run gets; what the user has set wins over the defaults of a CPU."""
     root = host.paths()[0]
     search = [str(path) for path in host.paths()] + [path for path in [os.environ.get("PYTHONPATH")] if path]
@@ -98,5 +101,6 @@ def overlay_environment(host: Host, device: str) -> dict[str, str]:
         "APRIL_HOST_ROOT": str(root),
         "APRIL_HOST_VERSION": host.version,
         "APRIL_DEVICE": device,
+        "APRIL_ROLLOUT": april,
         "APRIL_RUN_ID": uuid.uuid4().hex[:8],
     }

@@ -20,7 +20,7 @@ from april.hosts import Host
 from april.launch.train import cluster, flags, outcome, watchdog
 from april.patches import boot, receipts
 from april.patches.core import Process
-from april.patches.table import wanted
+from april.patches.table import of_this_run
 from april.telemetry.events import emit
 
 
@@ -61,8 +61,7 @@ def _train(run_dir: Path) -> None:
 
 def _ready(args: Namespace, run_dir: Path, watch: watchdog.Watchdog) -> None:
     """All processes are up: refuse to train unless each reported the patches that it must have."""
-    patches = wanted(os.environ["APRIL_HOST"], os.environ["APRIL_DEVICE"])
-    found = receipts.verify(run_dir, patches, expected(args))
+    found = receipts.verify(run_dir, of_this_run(), expected(args))
     emit("ready", processes={receipt.role.value: receipt.pid for receipt in found})
     watch.start(found)
 

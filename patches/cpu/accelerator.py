@@ -8,8 +8,8 @@ import types
 from types import ModuleType
 from typing import Any
 
-from april.patches.core import Patcher
 from april.patches.cpu.streams import CpuEvent, CpuStream
+from april.patches.patcher import Patcher
 
 
 def apply(module: ModuleType, patcher: Patcher) -> None:

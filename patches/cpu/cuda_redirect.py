@@ -13,8 +13,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from april.patches.core import Patcher
 from april.patches.cpu.streams import CpuEvent, CpuStream
+from april.patches.patcher import Patcher
 
 FACTORIES = [
     "arange",

@@ -43,8 +43,9 @@ def forward_decode(
         encoder_lens: for cross attention, which stays with SGLang's own loop, as sliding windows do.
     """
     if encoder_lens is not None or options.get("sliding_window_size") is not None or query.shape[0] == 1:
+        extra = () if encoder_lens is None else (encoder_lens,)  # SGLang 0.5.12 does not have it
         return original(
-            self, query, output, k_cache, v_cache, req_to_token, req_pool_indices, seq_lens, encoder_lens, **options
+            self, query, output, k_cache, v_cache, req_to_token, req_pool_indices, seq_lens, *extra, **options
         )
     lengths = seq_lens.tolist()
     for block in blocks(lengths):

@@ -10,7 +10,7 @@ import multiprocessing
 from types import ModuleType
 from typing import Any
 
-from april.patches.core import Patcher
+from april.patches.patcher import Patcher
 
 
 def apply(module: ModuleType, patcher: Patcher) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from april.errors import UsageError
-from april.patches.core import Patcher
+from april.patches.patcher import Patcher
 
 OUTER = {
     "embedding.word_embeddings.weight": "model.embed_tokens.weight",

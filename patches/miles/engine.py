@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-from april.patches.core import Patcher
+from april.patches.patcher import Patcher
 
 
 def apply(module: ModuleType, patcher: Patcher) -> None:

@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from april.errors import UsageError
-from april.patches.core import Patcher
+from april.patches.patcher import Patcher
 
 P2P = "miles.backends.megatron_utils.update_weight.update_weight_from_distributed.p2p"
 

@@ -21,7 +21,14 @@ from april.launch.environment.overlay import Overlay
 if TYPE_CHECKING:
     from conftest import NotedCommands
 
-STACK = {"torch": "2.9.1+cu129", "sglang": "0.5.15.post1", "slime": "0.3.1", "wrapt": "1.17.3", "psutil": "7.1.0"}
+STACK = {
+    "torch": "2.9.1+cu129",
+    "sglang": "0.5.15.post1",
+    "slime": "0.3.1",
+    "packaging": "25.0",
+    "wrapt": "1.17.3",
+    "psutil": "7.1.0",
+}
 
 
 def add_fake(site: Path, name: str, version: str) -> None:
@@ -124,7 +131,7 @@ def fake_probe(monkeypatch: pytest.MonkeyPatch, **found: Any) -> None:
 def test_absent_requirements_are_added_by_hash_and_without_dependencies(
     monkeypatch: pytest.MonkeyPatch, repository: Path, noted: NotedCommands
 ) -> None:
-    fake_probe(monkeypatch, versions={"torch": "2.9.1", "psutil": "7.1.0", "setuptools": "80.9.0"})
+    fake_probe(monkeypatch, versions={"torch": "2.9.1", "packaging": "25.0", "psutil": "7.1.0", "setuptools": "80.9.0"})
     wanted: list[str] = []
 
     def read(command: list[str]) -> str:

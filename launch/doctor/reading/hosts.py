@@ -25,6 +25,8 @@ class FoundHost:
     megatron: str | None = None
     """The version of megatron-core that comes with it; None where it is the user's own."""
     fault: str | None = None
+    found: Host | None = None
+    """The host itself, as a run would use it."""
 
 
 def read(choice: str, environ: Mapping[str, str]) -> FoundHost:
@@ -33,7 +35,7 @@ def read(choice: str, environ: Mapping[str, str]) -> FoundHost:
         if not _is_here(choice, environ):
             return FoundHost()
         host = resolve(choice, None, environ)
-        return FoundHost(host.name, host.version, str(host.paths()[0]), _megatron(host))
+        return FoundHost(host.name, host.version, str(host.paths()[0]), _megatron(host), found=host)
     except (UsageError, OSError) as error:
         return FoundHost(fault=str(error))
 

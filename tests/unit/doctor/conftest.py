@@ -10,6 +10,7 @@ import pytest
 from april.launch.doctor.facts import Facts, pinned
 from april.launch.doctor.numbers import GIB
 from april.launch.doctor.reading.device import Accelerator
+from april.launch.doctor.reading.fits import Fit
 from april.launch.doctor.reading.hosts import FoundHost
 from april.launch.doctor.reading.machine import UNLIMITED, Machine, Space
 from april.launch.doctor.reading.packages import Packages, Saver, Torch
@@ -43,12 +44,25 @@ ENVIRONMENTS = {
 }
 
 
+FITS = (
+    Fit("miles-metrics", "miles", ("rollout_manager", "train_actor"), optional=True, remedy="r"),
+    Fit("miles-gloo", "miles", ("train_actor",), remedy="r"),
+    Fit("engine-abort", "sglang", remedy="r"),
+)
+
+
 def healthy(device: str) -> Facts:
     """A machine of which every check is OK."""
     pins = pinned()
     disk = Space("/somewhere", 500 * GIB, 900 * GIB)
     versions = {name: pin.version for name, pin in pins.items() if name not in ("python", "slime", "miles-rl")}
-    ours = {"april-rollout": "0.1.0", "psutil": "7.2.2", "wrapt": "1.17.0", "torch-memory-saver": "0.0.10"}
+    ours = {
+        "april-rollout": "0.1.0",
+        "packaging": "26.0",
+        "psutil": "7.2.2",
+        "wrapt": "1.17.0",
+        "torch-memory-saver": "0.0.10",
+    }
     packages = Packages(
         (3, 11, 7), "/venv", {**versions, **ours}, frozenset({"april"}), TORCHES[device], SAVERS[device]
     )
@@ -72,6 +86,7 @@ def healthy(device: str) -> Facts:
         machine=machine,
         sockets=Sockets((32768, 60999), 50, {}, {}, None, None),
         environ=ENVIRONMENTS[device],
+        fits=FITS,
     )
 
 
@@ -79,7 +94,9 @@ def altered(facts: Facts, changes: Mapping[str, object]) -> Facts:
     """``facts`` with other values: ``machine.cores`` names a field of a part, ``environ`` adds to what is there."""
     for path, value in changes.items():
         part, _, field = path.partition(".")
-        if part == "environ":
+        if not field and part != "environ":
+            facts = replace(facts, **{part: value})
+        elif part == "environ":
             assert isinstance(value, dict)
             facts = replace(facts, environ={**facts.environ, **value})
         else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from april.launch.doctor.check import Check, Status
 from april.launch.doctor.facts import Facts, pinned
 from april.launch.doctor.numbers import GIB, MIB
 from april.launch.doctor.reading import Unread
+from april.launch.doctor.reading.fits import Fit
 from april.launch.doctor.reading.machine import Space
 from april.launch.doctor.reading.packages import Saver, Torch
 from april.launch.doctor.reading.sockets import Holder
@@ -24,6 +26,7 @@ WARN, FAIL = Status.WARN, Status.FAIL
 INSTALLED = {
     **{name: pin.version for name, pin in pinned().items()},
     "april-rollout": "0.1.0",
+    "packaging": "26.0",
     "psutil": "7.2.2",
     "wrapt": "1.17.0",
     "torch-memory-saver": "0.0.10",
@@ -211,8 +214,16 @@ REST: list[Row] = [
     ),
     ("cuda", {"environ": {"CUDA_LAUNCH_BLOCKING": "1"}}, "launch blocking", WARN, "CUDA_LAUNCH_BLOCKING is set"),
 ]
+CHANGED = Fit("p", "miles", ("driver", "engine"), fault="changed: f is 1", remedy="look")
+PATCHES: list[Row] = [
+    ("cpu", {"fits": LOST}, "patches", WARN, "unknown: permission denied"),
+    ("cpu", {"fits": (CHANGED,)}, "patches: engine", FAIL, "f is 1"),
+    ("cpu", {"fits": (CHANGED,)}, "patches: driver", FAIL, "f is 1"),
+    ("cpu", {"fits": (replace(CHANGED, optional=True),)}, "patches: engine", WARN, "skipped: changed"),
+    ("cpu", {"fits": (replace(CHANGED, processes=()),)}, "calls: miles", FAIL, "f is 1"),
+]
 OUTSIDE = (Path(__file__).name, "check.py", "<string>")
-ROWS = [*VERSIONS, *DEVICE, *MEMORY_SAVER, *MACHINE, *REST]
+ROWS = [*VERSIONS, *DEVICE, *MEMORY_SAVER, *MACHINE, *REST, *PATCHES]
 
 
 @pytest.mark.parametrize(("device", "changes", "name", "status", "says"), ROWS)

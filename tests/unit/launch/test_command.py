@@ -93,13 +93,18 @@ def test_a_run_directory_is_not_overwritten(tmp_path: Path) -> None:
         folders.empty("--run-dir", str(tmp_path), "unused")
 
 
-def test_another_version_of_slime_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_version_of_slime_is_named(
+    tmp_path: Path, model: Path, miles: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "slime" / "ray").mkdir(parents=True)
     (tmp_path / "slime" / "ray" / "rollout.py").touch()
     (tmp_path / "train.py").write_text("print('another')")
+    (tmp_path / "setup.py").write_text('setup(name="slime", version="9.9")')
     monkeypatch.setenv("SLIME_DIR", str(tmp_path))
-    with pytest.raises(UsageError, match=r"another version of slime than 624b824: train\.py is"):
-        command.run(["--host", "slime"])
+    monkeypatch.setenv("APRIL_MILES_DIR", str(miles))
+    with pytest.raises(UsageError, match=r"slime 9\.9 has no slime\.utils\.accelerator:.*Use slime"):
+        command.run(["--host", "slime", "--device", "cpu", "--hf-checkpoint", str(model)])
+    assert not (tmp_path / "runs").exists()
 
 
 def test_unknown_flags_are_found_in_every_pass_of_the_parser() -> None:
@@ -116,7 +121,7 @@ def test_unknown_flags_are_found_in_every_pass_of_the_parser() -> None:
 
 
 def test_help_is_quick() -> None:
-    for words in ([], ["train"], ["quickstart"]):
+    for words in ([], ["train"], ["quickstart"], ["patch"], ["patch", "check"], ["doctor"]):
         start = time.perf_counter()
         done = subprocess.run(
             [sys.executable, "-m", "april.launch.cli", *words, "--help"], capture_output=True, text=True

@@ -9,11 +9,28 @@ import pytest
 
 from april.errors import AprilError
 from april.patches import process, receipts
-from april.patches.core import Patch, Process
+from april.patches.core import Feature, Patch, Process, targets
+
+
+def patch(name: str, feature: Feature, processes: set[Process], optional: bool = False) -> Patch:
+    return Patch(
+        name=name,
+        feature=feature,
+        targets=targets("m:f"),
+        versions="",
+        apply="x:y",
+        processes=frozenset(processes),
+        reason="r",
+        link="l",
+        until="u",
+        optional=optional,
+    )
+
 
 ROWS = [
-    Patch("a", "host", "m", "x:y", frozenset({Process.TRAIN_ACTOR}), "r"),
-    Patch("b", "cpu", "m", "x:y", frozenset({Process.TRAIN_ACTOR, Process.SCHEDULER}), "r"),
+    patch("a", Feature.HOST, {Process.TRAIN_ACTOR}),
+    patch("b", Feature.CPU, {Process.TRAIN_ACTOR, Process.SCHEDULER}),
+    patch("c", Feature.TELEMETRY, {Process.ENGINE}, optional=True),
 ]
 
 
@@ -44,9 +61,26 @@ def test_one_of_two_processes_without_a_patch(tmp_path: Path) -> None:
 
 
 def test_one_of_two_engines_did_not_report(tmp_path: Path) -> None:
-    leave(tmp_path, "engine", 1, [])
+    leave(tmp_path, "engine", 1, ["c"])
     with pytest.raises(AprilError, match="1 of 2 engine processes reported"):
         receipts.verify(tmp_path, ROWS, {Process.ENGINE: 2})
+
+
+def test_an_optional_patch_may_be_missing_where_the_process_says_why(tmp_path: Path) -> None:
+    leave(tmp_path, "engine", 1, [])
+    with pytest.raises(AprilError, match="engine process 1 runs without c"):
+        receipts.verify(tmp_path, ROWS, {Process.ENGINE: 1})
+    (tmp_path / "receipts" / "engine-1.json").write_text(
+        json.dumps({"role": "engine", "pid": 1, "patches": [], "skipped": {"c": "changed"}})
+    )
+    assert receipts.verify(tmp_path, ROWS, {Process.ENGINE: 1})
+
+
+def test_the_reason_of_a_process_that_refused_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("APRIL_RUN_DIR", str(tmp_path))
+    receipts.write_fault("patch b: it has changed")
+    with pytest.raises(AprilError, match=r"^patch b: it has changed$"):
+        receipts.verify(tmp_path, ROWS, {Process.SCHEDULER: 1})
 
 
 def test_a_receipt_is_written_for_this_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

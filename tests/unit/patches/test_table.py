@@ -5,15 +5,29 @@ from __future__ import annotations
 import importlib.util
 
 import pytest
+from packaging.specifiers import SpecifierSet
 
-from april.patches.core import Process
+from april.patches.check import verified
+from april.patches.contracts import CONTRACTS
+from april.patches.core import Feature, Process
 from april.patches.table import PATCHES, SGLANG_PATCHES, wanted
 
 
-def test_names_are_unique_per_host() -> None:
-    for host in ("slime", "miles"):
-        names = [patch.name for patch in wanted(host, "cpu")]
-        assert len(names) == len(set(names))
+def test_names_are_unique() -> None:
+    names = [row.name for row in (*PATCHES, *SGLANG_PATCHES, *CONTRACTS)]
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize("row", [*PATCHES, *SGLANG_PATCHES, *CONTRACTS], ids=lambda row: row.name)
+def test_every_exact_target_has_a_recorded_fingerprint(row) -> None:  # type: ignore[no-untyped-def]
+    for target in row.targets if row.exact else ():
+        recorded = [place for prints in verified()[row.package].values() for place in prints]
+        assert set(target.places) <= set(recorded)
+
+
+def test_without_partial_rollouts_nothing_of_them_is_patched() -> None:
+    assert any(patch.feature is Feature.APRIL for patch in wanted("slime", "cuda"))
+    assert not any(patch.feature is Feature.APRIL for patch in wanted("slime", "cuda", april=False))
 
 
 @pytest.mark.parametrize("patch", PATCHES + SGLANG_PATCHES, ids=lambda patch: patch.name)
@@ -26,13 +40,15 @@ def test_each_row_is_complete(patch) -> None:  # type: ignore[no-untyped-def]
         assert f"def {name}(" in source.read()
     assert patch.processes
     assert patch.reason
-    assert patch.feature in {"host", "cpu", "telemetry"}
+    assert patch.link.startswith("https://")
+    assert patch.until
+    SpecifierSet(patch.versions)
 
 
 @pytest.mark.parametrize("device", ["cuda", "rocm"])
 @pytest.mark.parametrize("host", ["slime", "miles"])
 def test_on_a_gpu_nothing_of_the_cpu_host_is_active(host: str, device: str) -> None:
-    assert all(patch.feature != "cpu" for patch in wanted(host, device))
+    assert all(patch.feature is not Feature.CPU for patch in wanted(host, device))
 
 
 def test_on_a_cpu_every_process_has_something_to_report() -> None:

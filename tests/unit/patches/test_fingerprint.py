@@ -1,0 +1,102 @@
+"""A fingerprint follows the code of an attribute, not its comments, its layout or the Python that reads it."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from april.patches import fingerprint
+
+SOURCE = b'''
+"""A module."""
+import os.path
+from x import a as b, c
+LIMIT: int = 3
+if LIMIT:
+    def choice(): return 1
+else:
+    def choice(): return 2
+try:
+    import fast
+except ImportError:
+    fast = None
+class Thing:
+    """What it is."""
+    size = 3
+    @property
+    def area(self):
+        return self.size
+async def go(x): ...
+'''
+
+
+def of(source: str, attribute: str = "f") -> str:
+    return fingerprint.of(fingerprint.find(source.encode(), attribute))
+
+
+def test_comments_docstrings_and_layout_do_not_count() -> None:
+    plain = of("def f(a):\n    return a+1\n")
+    assert plain == of('# why\ndef f(a):\n    """Doc."""\n\n    return (a + 1)  # so\n')
+    assert plain == of("if True:\n    x = 1\n\n    def f(a): return a + 1\n")
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        "def f(a):\n    return a+2\n",
+        "def f(a, b=1):\n    return a+1\n",
+        "async def f(a):\n    return a+1\n",
+        "@cache\ndef f(a):\n    return a+1\n",
+        "def f(a: int):\n    return a+1\n",
+        'def f(a):\n    return "a+1"\n',
+    ],
+)
+def test_code_counts(changed: str) -> None:
+    assert of("def f(a):\n    return a+1\n") != of(changed)
+
+
+def test_what_is_around_it_does_not_count() -> None:
+    assert of("def f(): pass\ndef g(): pass\n") == of("x = 1\ndef g(): return 1\ndef f(): pass\n")
+
+
+@pytest.mark.parametrize(
+    "name", ["os", "b", "c", "LIMIT", "choice", "fast", "Thing", "Thing.size", "Thing.area", "go", ""]
+)
+def test_everything_that_a_module_binds_is_found(name: str) -> None:
+    assert fingerprint.find(SOURCE, name)
+
+
+@pytest.mark.parametrize("name", ["a", "Thing.volume", "missing", "area", "go.x"])
+def test_what_it_does_not_bind_is_not(name: str) -> None:
+    assert fingerprint.find(SOURCE, name) == []
+
+
+def test_all_branches_count() -> None:
+    assert len(fingerprint.find(SOURCE, "choice")) == 2
+    assert len(fingerprint.find(SOURCE, "fast")) == 2
+
+
+def test_an_import_counts_alone() -> None:
+    assert of("from x import f, g\n") == of("from x import f\n") != of("from y import f\n")
+
+
+def test_the_text_has_the_decorators() -> None:
+    nodes = fingerprint.find(SOURCE, "Thing.area")
+    assert fingerprint.text(SOURCE, nodes) == "    @property\n    def area(self):\n        return self.size\n"
+
+
+def test_empty_fields_that_newer_pythons_add_do_not_count() -> None:
+    old, new = ast.parse("def f(): pass").body, ast.parse("def f(): pass").body
+    function = new[0]
+    function.type_params = []  # type: ignore[attr-defined]
+    function._fields = (*ast.FunctionDef._fields, "type_params")  # type: ignore[misc]
+    assert fingerprint.of(list(old)) == fingerprint.of(list(new))
+
+
+@given(st.text(alphabet=st.characters(codec="ascii", exclude_characters="\x00"), max_size=60))
+def test_any_comment_is_ignored(comment: str) -> None:
+    line = " ".join(comment.split())
+    assert of(f"def f(a):\n    # {line}\n    return a\n") == of("def f(a):\n    return a\n")
