@@ -25,6 +25,11 @@ def connect(path: Path) -> sqlite3.Connection:
 
     Alone, because SQLite's shared memory does not work on network file systems, and two runs in one buffer never do.
     """
+    # A copy is looked at first: opening a file for writing may change it. A journal, before there is a log, is a crash
+    # while the file was made, and takes all of it back.
+    if path.exists() and path.stat().st_size and not Path(f"{path}-journal").exists():
+        with copied(path):
+            pass
     db = sqlite3.connect(path, timeout=2.0, isolation_level=None, check_same_thread=False)
     try:
         db.execute("PRAGMA locking_mode = EXCLUSIVE")
@@ -52,12 +57,15 @@ def create(db: sqlite3.Connection) -> None:
 
 
 def check(db: sqlite3.Connection, path: Path) -> None:
-    """Raises AprilError for a database of another program or version."""
+    """Raises AprilError for a database that is damaged, or of another program or version."""
     if db.execute("PRAGMA application_id").fetchone()[0] != APPLICATION:
         raise AprilError(f"{path} is no buffer of ours; it was left as it is")
     version = db.execute("PRAGMA user_version").fetchone()[0]
     if version != FORMAT_VERSION:
         raise AprilError(f"{path} has format {version}, this version reads {FORMAT_VERSION}; it was left as it is")
+    fault = db.execute("PRAGMA quick_check(1)").fetchone()[0]
+    if fault != "ok":
+        raise AprilError(f"{path} is damaged ({' '.join(fault.split())}); it was left as it is")
 
 
 def write(path: Path, source: Index, end: Round) -> None:
@@ -98,16 +106,16 @@ def copied(path: Path) -> Iterator[Index]:
 
 def _copy_unchanged(path: Path, copy: Path) -> None:
     """Copy an index and its log; again where the end of a round came in between, which alone writes to the index."""
-    log = f"{path}-wal"
     for _ in range(20):
         before = os.stat(path)
         shutil.copyfile(path, copy)
+        log = Path(f"{copy}-wal")
+        log.unlink(missing_ok=True)
         with contextlib.suppress(FileNotFoundError):
-            shutil.copyfile(log, f"{copy}-wal")
+            shutil.copyfile(f"{path}-wal", log)
         after = os.stat(path)
         if (before.st_mtime_ns, before.st_ino) == (after.st_mtime_ns, after.st_ino):
             return
-        Path(f"{copy}-wal").unlink(missing_ok=True)
     raise AprilError(f"{path} keeps changing: try again")
 
 

@@ -52,6 +52,9 @@ class ModelBuffer:
     def __init__(self) -> None:
         self.groups: dict[int, Group] = {}
         self.rounds: dict[int, bytes] = {}
+        self.saved: dict[int, bytes] = {}
+        self.committed = pickle.dumps(self.groups)
+        self.committed_rounds: dict[int, bytes] = {}
 
     def put(self, groups: list[Group]) -> None:
         self.groups |= {one.index: one for one in copy.deepcopy(groups)}
@@ -65,14 +68,17 @@ class ModelBuffer:
     def snapshot(self) -> list[Group]:
         return sorted(self.groups.values(), key=lambda one: priority(one, MAX_LEN))
 
-    def commit(self, rollout_id: int) -> None:
+    def commit(self, rollout_id: int, state: dict[str, Any] | None = None) -> None:
         self.rounds = {number: kept for number, kept in self.rounds.items() if number < rollout_id}
-        self.rounds[rollout_id] = pickle.dumps(self.groups)
+        self.rounds[rollout_id] = self.committed = pickle.dumps(self.groups)
+        self.committed_rounds = self.rounds
 
-    def at(self, rollout_id: int) -> dict[int, Group]:
-        groups: dict[int, Group] = pickle.loads(self.rounds[rollout_id])
-        return groups
+    def save(self, rollout_id: int, folder: Any) -> None:
+        self.saved[rollout_id] = self.rounds[rollout_id]
+
+    def load(self, groups: bytes) -> None:
+        self.groups = pickle.loads(groups)
 
     def roll_back(self, rollout_id: int) -> None:
-        self.groups = self.at(rollout_id)
+        self.load(self.rounds[rollout_id])
         self.rounds = {number: kept for number, kept in self.rounds.items() if number <= rollout_id}

@@ -1,0 +1,1 @@
+"""``april buffer``: looks at a buffer of partials without changing it."""
