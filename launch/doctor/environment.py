@@ -9,12 +9,13 @@ CUDA, HIP, ROCR = "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_D
 NOSET = "RAY_EXPERIMENTAL_NOSET_HIP_VISIBLE_DEVICES"
 BLOCKING = ("CUDA_LAUNCH_BLOCKING", "HIP_LAUNCH_BLOCKING")
 LOCAL = ("127.0.0.1", "localhost")
+PLUGINS = "SGLANG_PLUGINS"
 NONE = ("", "-1", "NoDevFiles")
 
 
 def checks(facts: Facts) -> list[Check]:
     """The checks of this module."""
-    found = [_proxy(facts)]
+    found = [_proxy(facts), _plugins(facts)]
     if facts.device.name == "cpu":
         return found
     if facts.device.name == "rocm":
@@ -36,6 +37,17 @@ def _proxy(facts: Facts) -> Check:
         return ok(name, f"{used[0]} is set, and no_proxy spares this machine")
     said = f"{used[0]} is set, and no_proxy lacks {' and '.join(missing)}: requests to the engines may go through it"
     return warn(name, said, f"export no_proxy={','.join([*filter(None, spared), *missing])}")
+
+
+def _plugins(facts: Facts) -> Check:
+    """SGLang loads every installed plugin, or those that its variable lists."""
+    listed = facts.environ.get(PLUGINS)
+    if listed is None:
+        return ok(PLUGINS, "not set: SGLang loads the overlay's plugin")
+    if "april" in listed.replace(" ", "").split(","):
+        return ok(PLUGINS, listed)
+    said = f"{listed!r} leaves the overlay's plugin out: training is refused unless SGLang's tree carries its edits"
+    return warn(PLUGINS, said, f"export {PLUGINS}={','.join(filter(None, [listed, 'april']))}")
 
 
 def _cuda_devices(facts: Facts) -> Check:

@@ -15,7 +15,7 @@ OURS = ("april-rollout", "packaging", "psutil", "wrapt", packages.SAVER)
 """Distributions that are looked up beside the pinned ones."""
 NOTED = re.compile(
     r"(CUDA|HIP|ROCR)_VISIBLE_DEVICES|(CUDA|HIP)_LAUNCH_BLOCKING|NCCL_GRAPH_REGISTER|PYTORCH_(CUDA_|HIP_)?ALLOC_CONF"
-    r"|RAY_EXPERIMENTAL_NOSET_\w+|RAY_ADDRESS|(no|NO|http|HTTP|https|HTTPS|all|ALL)_(proxy|PROXY)|LD_PRELOAD"
+    r"|RAY_EXPERIMENTAL_NOSET_\w+|RAY_ADDRESS|(no|NO|http|HTTP|https|HTTPS|all|ALL)_(proxy|PROXY)|LD_PRELOAD|SGLANG_PLUGINS"
 )
 """Environment variables that a check looks at; the values of others are not kept."""
 

@@ -183,6 +183,7 @@ MACHINE: list[Row] = [
     ("cpu", {"sockets.held": {8265: Holder()}}, "port 8265", WARN, "a process of another user"),
 ]
 REST: list[Row] = [
+    ("cpu", {"environ": {"SGLANG_PLUGINS": "theirs"}}, "SGLANG_PLUGINS", WARN, "leaves the overlay's plugin out"),
     ("cpu", {"sockets.ray_address": "h:1", "sockets.ray_answer": "refused"}, "Ray cluster", FAIL, "refused"),
     ("cpu", {"sockets.ray_address": "http://h:8265"}, "Ray cluster", WARN, "a job server"),
     ("cpu", {"sockets.rays": {7: "raylet", 6: "gcs_server"}}, "Ray on this node", WARN, "1 run(s): raylet 7"),
@@ -267,6 +268,7 @@ def test_the_table_reaches_every_call_that_makes_a_fault(
 
 
 GOOD: list[tuple[str, dict[str, object], str, str]] = [
+    ("cpu", {"environ": {"SGLANG_PLUGINS": "theirs, april"}}, "SGLANG_PLUGINS", "theirs, april"),
     ("cpu", {"device.cpu_flags": frozenset({"amx_bf16"})}, "accelerator", "bf16 by amx_bf16"),
     ("cpu", {"device.cpu_flags": frozenset()}, "accelerator", "without AMX or AVX512_BF16"),
     ("cpu", {"packages.saver": Saver(frozenset({12}))}, "memory saver", "not needed on a CPU"),
