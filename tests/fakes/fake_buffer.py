@@ -5,11 +5,14 @@ from __future__ import annotations
 import copy
 import pickle
 import random
+from pathlib import Path
 from typing import Any
 
 from fake_data import Sample, Status
 
 from april import samples
+from april.buffer.codec import SampleCodec
+from april.buffer.durable import DurableBuffer
 from april.core import Group, priority
 
 MAX_LEN = 64
@@ -82,3 +85,19 @@ class ModelBuffer:
     def roll_back(self, rollout_id: int) -> None:
         self.load(self.rounds[rollout_id])
         self.rounds = {number: kept for number, kept in self.rounds.items() if number <= rollout_id}
+
+
+def opened(folder: Path, **options: Any) -> DurableBuffer:
+    return DurableBuffer(folder, SampleCodec(Sample), MAX_LEN, **options)
+
+
+def filled(folder: Path, count: int = 4) -> DurableBuffer:
+    """A buffer with partials 0, 1, ... at the end of round 0."""
+    buffer = opened(folder)
+    buffer.put([group(index, (20 + index,)) for index in range(count)])
+    buffer.commit(0, {"round": 0})
+    return buffer
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}

@@ -20,12 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_buffer import MAX_LEN, ModelBuffer, contents, random_group
-from fake_data import Sample
+from fake_buffer import ModelBuffer, contents, opened, random_group
 
 from april.buffer import reader
-from april.buffer.codec import SampleCodec
-from april.buffer.durable import DurableBuffer
 
 STEPS = 24
 # A kill needs no real disk: what the process wrote is in the system's hands.
@@ -36,10 +33,6 @@ SHM = Path("/dev/shm")
 def folder() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(dir=SHM if os.access(SHM, os.W_OK) else None) as made:
         yield Path(made)
-
-
-def opened(folder: Path) -> DurableBuffer:
-    return DurableBuffer(folder / "live", SampleCodec(Sample), MAX_LEN)
 
 
 class Script:
@@ -77,7 +70,7 @@ class Script:
 
 def child(folder: Path, seed: int, pipe: int, prepare: Callable[[], None]) -> None:
     prepare()
-    buffer = opened(folder)
+    buffer = opened(folder / "live")
     script = Script(seed, folder)
     for number in range(STEPS):
         os.write(pipe, bytes([2 * number]))
@@ -141,7 +134,7 @@ def held(groups: bytes) -> Any:
 
 def check_live(folder: Path) -> Any:
     """What a process finds that opens the buffer anew. It goes on from there: all is taken once, nothing is damaged."""
-    buffer = opened(folder)
+    buffer = opened(folder / "live")
     found = contents(buffer.snapshot())
     buffer.commit(99, {})
     assert len(buffer.take(1000)) == len(found)
@@ -156,7 +149,7 @@ def check_checkpoint(path: Path) -> Any:
     with reader.opened(path) as found:
         assert found.faults() == []
     with tempfile.TemporaryDirectory(dir=path.parent) as elsewhere:
-        buffer = opened(Path(elsewhere))
+        buffer = opened(Path(elsewhere) / "live")
         buffer.load(path)
         groups = contents(buffer.snapshot())
         buffer.close()
@@ -246,7 +239,7 @@ def counted(function: Callable[..., Any], count: Callable[[], None]) -> Callable
 
 
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize(("kind", "stride"), [(dies_at, 5), (dies_in_sql, 7)])
+@pytest.mark.parametrize(("kind", "stride"), [(dies_at, 9), (dies_in_sql, 17)])
 def test_killed_at_every_call(folder: Path, seed: int, kind: Callable[[int], Any], stride: int) -> None:
     """Call after call to the end of the script; the seeds share the calls between them."""
     for call in range(1 + seed, 10_000, stride):
@@ -266,7 +259,7 @@ def test_killed_while_a_checkpoint_is_replaced(folder: Path) -> None:
     for call in range(1, 1000):
         place = folder / str(call)
         place.mkdir()
-        buffer = opened(place)
+        buffer = opened(place / "live")
         buffer.put([random_group(number, random.Random(number)) for number in range(9)])
         buffer.commit(0, {})
         buffer.save(0, place / "saved_0")

@@ -1,83 +1,22 @@
-"""The buffer on disk: order, rounds, checkpoints, the bound on its size, and what it says of damage."""
+"""The buffer on disk: order, rounds, checkpoints, and the bound on its size."""
 
 from __future__ import annotations
 
-import math
 import os
 import random
 import shutil
-import sqlite3
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_buffer import MAX_LEN, ModelBuffer, contents, group, random_group, sample
+from fake_buffer import ModelBuffer, contents, files, filled, group, opened, random_group
 from fake_data import Sample
 
-from april import samples
-from april.buffer import database, durable, reader, segments
-from april.buffer.codec import SampleCodec, pack
+from april.buffer import durable, segments
+from april.buffer.codec import SampleCodec
 from april.buffer.durable import DurableBuffer
-from april.errors import AprilError, UsageError
+from april.errors import AprilError
 from april.telemetry import events
-
-
-def opened(folder: Path, **options: Any) -> DurableBuffer:
-    return DurableBuffer(folder, SampleCodec(Sample), MAX_LEN, **options)
-
-
-def filled(folder: Path, count: int = 4) -> DurableBuffer:
-    """A buffer with partials 0, 1, ... at the end of round 0."""
-    buffer = opened(folder)
-    buffer.put([group(index, (20 + index,)) for index in range(count)])
-    buffer.commit(0, {"round": 0})
-    return buffer
-
-
-def files(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
-# Values
-
-
-@pytest.mark.parametrize(
-    ("values", "kind"),
-    [
-        ([1] * 20, "b"),
-        ([0, -129, 5], "h"),
-        ([0, 150_000], "i"),
-        ([0, 2**40], "q"),
-        ([0, 2**70], None),
-        ([0.5, -0.25, -0.0, math.inf], "f"),
-        ([0.1, -0.25], "d"),
-        ([math.nan, 0.5], "d"),
-        ([1e300], "d"),
-        ([True, False], None),
-        ([1, 2.0], None),
-        (["a"], None),
-        ([None], None),
-    ],
-)
-def test_numbers_are_packed_only_without_loss(values: list[Any], kind: str | None) -> None:
-    packed = pack(values)
-    assert (packed and packed.typecode) == kind
-    if packed is not None:
-        assert list(map(repr, packed.tolist())) == list(map(repr, values))
-
-
-def test_everything_a_sample_has_comes_back(tmp_path: Path) -> None:
-    made = sample(3, 40, 2, ended=True, label="x", session_id="s", loss_mask=[1, 0] * 20)
-    made.metadata["nested"] = {"list": [1.5] * 100, "none": None}
-    made.reward = {"score": 0.1}
-    fan = [sample(3, 5, 1, ended=True), sample(3, 7, 1, ended=True)]
-    samples.note(fan[0], origin=sample(3, 0, 0, ended=False))
-    buffer = opened(tmp_path)
-    buffer.put([samples.group_of([made, fan])])
-    [taken] = buffer.take(1)
-    assert samples.payload(taken) == [made, fan]
-    assert taken == samples.group_of([made, fan])
-
 
 # Order
 
@@ -148,6 +87,18 @@ def test_the_last_rounds_are_kept(tmp_path: Path) -> None:
     buffer.roll_back(3)
     assert contents(buffer.snapshot()) == kept[3]
     assert buffer.state_at(4) is None
+
+
+def test_rounds_of_another_history_are_forgotten(tmp_path: Path) -> None:
+    """A run that starts anew in an old folder, or from another checkpoint."""
+    buffer = filled(tmp_path / "live")
+    buffer.commit(1, {})
+    buffer.save(1, tmp_path / "saved")
+    buffer.restore([])
+    buffer.commit(0, {"round": "new"})
+    assert (buffer.state_at(0), buffer.state_at(1)) == ({"round": "new"}, None)
+    buffer.load(tmp_path / "saved")
+    assert buffer.state_at(0) is None
 
 
 def test_files_that_nothing_refers_to_go(tmp_path: Path) -> None:
@@ -239,121 +190,3 @@ def test_a_bound_below_the_prompts_keeps_them_all(tmp_path: Path) -> None:
     buffer.put([group(1), group(2, ended=True), group(3, (0,))])
     assert [one.fresh for one in buffer.snapshot()] == [True] * 3
     assert (buffer.restarted, buffer.wasted_tokens) == (2, 40)
-
-
-# Damage
-
-
-@pytest.mark.parametrize("content", [b"not a database" * 100, b"SQLite format 3\0" + b"x" * 5000])
-def test_a_foreign_index_is_one_clear_error_and_stays(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "index.sqlite").write_bytes(content)
-    for use in (lambda: opened(tmp_path), lambda: reader.state(tmp_path)):
-        with pytest.raises(AprilError, match=r"index.sqlite is damaged or no buffer of ours \(.*\); it was left"):
-            use()
-    assert files(tmp_path) == {"index.sqlite": content}
-
-
-def test_a_database_of_another_program_stays(tmp_path: Path) -> None:
-    db = sqlite3.connect(tmp_path / "index.sqlite")
-    db.execute("CREATE TABLE theirs (x)")
-    db.commit()
-    db.close()
-    before = files(tmp_path)
-    with pytest.raises(AprilError, match="is no buffer of ours; it was left as it is"):
-        opened(tmp_path)
-    assert files(tmp_path) == before
-
-
-def test_a_later_format_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(database, "FORMAT_VERSION", 3)
-    filled(tmp_path).close()
-    monkeypatch.undo()
-    with pytest.raises(AprilError, match="has format 3, this version reads 2; it was left as it is"):
-        opened(tmp_path)
-
-
-@pytest.mark.parametrize("keep", [0.3, 0.9])
-def test_an_index_that_is_cut_off(tmp_path: Path, keep: float) -> None:
-    filled(tmp_path, count=400).close()
-    path = tmp_path / "index.sqlite"
-    path.write_bytes(path.read_bytes()[: int(keep * path.stat().st_size)])
-    before = files(tmp_path)
-    with pytest.raises(AprilError, match=r"index\.sqlite is damaged"):
-        opened(tmp_path)
-    assert files(tmp_path) == before
-
-
-def test_a_damaged_payload_is_found_when_it_is_read(tmp_path: Path) -> None:
-    buffer = filled(tmp_path)
-    [path] = tmp_path.glob("*.seg")
-    data = bytearray(path.read_bytes())
-    data[5] ^= 1
-    path.write_bytes(data)
-    with reader.opened(tmp_path) as found:
-        assert found.faults() == [f"group 0: {path} is damaged at byte 0; it was left as it is"]
-    with pytest.raises(AprilError, match="is damaged at byte 0"):
-        buffer.take(9)
-    assert len(buffer) == 4, "nothing was taken"
-
-
-def test_a_payload_file_that_is_cut_off_or_missing(tmp_path: Path) -> None:
-    buffer = filled(tmp_path / "live")
-    buffer.save(0, tmp_path / "saved")
-    [path] = (tmp_path / "saved").glob("*.seg")
-    data = path.read_bytes()
-    path.unlink()
-    path.write_bytes(data[:-1])
-    with pytest.raises(AprilError, match=r"seg is missing or cut off; the rest was left as it is"):
-        opened(tmp_path / "other").load(tmp_path / "saved")
-    path.unlink()
-    with reader.opened(tmp_path / "saved") as found:
-        assert len(found.faults()) == 4
-
-
-def test_two_runs_in_one_folder(tmp_path: Path) -> None:
-    buffer = filled(tmp_path)
-    with pytest.raises(AprilError, match=r"index.sqlite is in use by another run; end that, or give another --april-"):
-        opened(tmp_path)
-    buffer.close()
-    assert len(opened(tmp_path)) == 4
-
-
-def test_a_run_can_be_looked_at_while_it_goes_on(tmp_path: Path) -> None:
-    """It shows the end of the last round, whatever the one in flight does."""
-    buffer = filled(tmp_path)
-    buffer.take(3)
-    with reader.opened(tmp_path) as found:
-        assert [entry.index for entry in found.index.entries()] == [3, 2, 1, 0]
-        assert found.faults() == []
-    buffer.commit(1, {})
-    with reader.opened(tmp_path) as found:
-        assert [entry.index for entry in found.index.entries()] == [0]
-
-
-def test_where_there_is_no_buffer(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"holds no buffer: there is no index.sqlite in it"), reader.opened(tmp_path):
-        pass
-    opened(tmp_path).close()
-    with pytest.raises(AprilError, match="holds no round that ended"):
-        reader.state(tmp_path)
-
-
-def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(AprilError, match=r"file/live: Not a directory"):
-        opened(tmp_path / "file" / "live")
-
-
-def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    buffer = filled(tmp_path)
-    held = contents(buffer.snapshot())
-
-    def full(*args: Any) -> int:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "write", full)
-    with pytest.raises(AprilError, match=r"index.sqlite: No space left on device"):
-        buffer.put([group(9)])
-    monkeypatch.undo()
-    buffer.close()
-    assert contents(opened(tmp_path).snapshot()) == held
