@@ -121,10 +121,10 @@ class _PartialDataSource:
         self._commit(rollout_id)
         self._ended.add(rollout_id)
 
-    def _commit(self, rollout_id: int) -> None:
+    def _commit(self, rollout_id: int | None) -> None:
         self.buffer.commit(rollout_id, {"clock": self.clock.to_dict(), "dataset": self._stands_at()})
 
-    def save(self, rollout_id: int) -> None:
+    def save(self, rollout_id: int | None) -> None:
         """Save the buffer, then the host's own state, both as they were at the end of that round.
 
         Where the host's is there, so is ours. A rollout function that does not tell the end of a round gets them as
@@ -139,7 +139,7 @@ class _PartialDataSource:
             super().save(rollout_id)  # type: ignore[misc]
 
     def load(self, rollout_id: int | None = None) -> None:
-        """Load the host's state and the buffer that belongs to it.
+        """Load the host's state and the buffer that belongs to it; complete a checkpoint that a crash cut short.
 
         Raises AprilError for a damaged file, or one that was saved with another state of the dataset.
         """
@@ -147,7 +147,10 @@ class _PartialDataSource:
         if not self.args.rollout_global_dataset or self.args.load is None:
             return
         folder = checkpoint.path_of(self.args.load, rollout_id)
-        state = self._load(folder, rollout_id)
+        state = self._load(folder)
+        unsaved = state is None
+        if unsaved:
+            state = self._left(rollout_id)
         if state is None:
             if self.sample_group_index:  # type: ignore[attr-defined]
                 logger.warning(
@@ -156,9 +159,12 @@ class _PartialDataSource:
             return
         self.clock = VersionClock.restore(state["clock"])
         logger.info("%d groups of the buffer restored, as at the end of round %s", len(self.buffer), rollout_id)
+        if unsaved:
+            # The run may be long over by the next checkpoint, and come back to this one.
+            self.save(rollout_id)
 
-    def _load(self, folder: Path, rollout_id: int | None) -> dict[str, Any] | None:
-        """Fill the buffer from a checkpoint, of this version or an earlier one, or from what a crash left."""
+    def _load(self, folder: Path) -> dict[str, Any] | None:
+        """Fill the buffer from a checkpoint, of this version or an earlier one; None where there is none."""
         pickled = folder.with_suffix(".pkl")
         if (folder / database.FILE).exists():
             state = reader.state(folder)
@@ -170,7 +176,7 @@ class _PartialDataSource:
             decode = SampleCodec(self.Sample).parse
             self.buffer.restore([samples.group_of(decode(group)) for group in state["groups"]])
         else:
-            return self._left(rollout_id)
+            return None
         return state
 
     def _left(self, rollout_id: int | None) -> dict[str, Any] | None:
@@ -178,13 +184,12 @@ class _PartialDataSource:
 
         None where it is not kept, or belongs to another state of the dataset.
         """
-        home = checkpoint.live(from_args(self.args).buffer_dir, self.args.load)
-        state = self.buffer.state_at(rollout_id)
-        if home is None or home.resolve() != self.buffer.folder.resolve() or state is None:
+        save, state = getattr(self.args, "save", None), self.buffer.state_at(rollout_id)
+        if state is None or save is None or Path(save).resolve() != Path(self.args.load).resolve():
             return None
         if any(self._stands_at().values()) and self._stands_at() != state["dataset"]:
             return None
-        self._agree(state["dataset"], home)
+        self._agree(state["dataset"], self.buffer.folder)
         self.buffer.roll_back(rollout_id)
         return state
 

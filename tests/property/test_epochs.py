@@ -27,7 +27,7 @@ from april.rollout import generate_rollout
     extra=st.integers(0, 4),
     members=st.integers(1, 2),
     steps=st.lists(
-        st.sampled_from(["round", "round", "save", "save_late", "forget", "crash"]), min_size=4, max_size=10
+        st.sampled_from(["round", "round", "save", "save_late", "crash", "crash_unsaved"]), min_size=4, max_size=10
     ),
     masked=st.booleans(),
 )
@@ -49,7 +49,8 @@ def test_each_prompt_of_each_epoch_once(
         source, trained = partial_data_source()(args), {}
         # What had been trained, and the last version, at the end of each round; and the round last saved.
         ends: dict[int, tuple[dict[int, int], int]] = {}
-        saved, first = None, 1
+        saved: int | None = None
+        first = 1  # of this process
         last_version, rollout_id, raw = 0, 0, 0
         for step in steps:
             if step == "round":
@@ -66,12 +67,13 @@ def test_each_prompt_of_each_epoch_once(
                 # slime's train_async.py saves a round when the next one has run.
                 saved = rollout_id - 1
                 source.save(saved)
-            elif step == "forget" and rollout_id in ends:
-                # The model's checkpoint is written before ours: a crash in between.
-                saved = rollout_id
-                for path in (Path(folder) / "rollout").glob(f"*_{saved}*"):
-                    shutil.rmtree(path) if path.is_dir() else path.unlink()
-            elif step == "crash" and saved is not None:
+            elif (step == "crash" and saved is not None) or (step == "crash_unsaved" and rollout_id >= first):
+                if step == "crash_unsaved":
+                    # The model's checkpoint is written before ours.
+                    saved = rollout_id
+                    for path in (Path(folder) / "rollout").glob(f"*_{saved}*"):
+                        shutil.rmtree(path) if path.is_dir() else path.unlink()
+                assert saved is not None
                 # A new process: engines count their versions from 1 again.
                 rollout_id, raw, first = saved, 0, saved + 1
                 ends = {number: end for number, end in ends.items() if number <= saved}

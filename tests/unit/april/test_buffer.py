@@ -108,6 +108,11 @@ def test_a_round_that_ended_but_was_not_saved_is_found_again(world: World, tmp_p
     assert len(restored.buffer) == 0
     restored.load(0)
     assert (contents(restored), restored.sample_group_index) == (held, index)
+    for rollout_id in range(1, 6):
+        generate_rollout(args, rollout_id, restored)
+    again = crashed(restored, args)
+    again.load(0)
+    assert (contents(again), again.sample_group_index) == (held, index), "the checkpoint was completed"
 
 
 def test_what_another_run_left_is_not_taken(world: World, tmp_path: Path) -> None:

