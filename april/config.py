@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from april.correction import settings as corrections
+from april.correction.settings import Correction
 from april.errors import UsageError
 from april.staleness import AtCap
 
@@ -26,6 +28,8 @@ class AprilConfig:
         Ours: ``--april-staleness-cap`` (policy versions), ``--april-at-cap``, ``--april-drain-deadline`` (seconds).
     buffer_dir, buffer_max_gb
         Ours: ``--april-buffer-dir`` (None: chosen by the buffer), ``--april-buffer-max-gb`` (None: no bound).
+    correction
+        Ours: ``--april-correction`` and its ``--april-correction-*``.
 
     Raises UsageError where a value makes no sense.
     """
@@ -40,6 +44,7 @@ class AprilConfig:
     drain_deadline: float = 120.0
     buffer_dir: str | None = None
     buffer_max_gb: float | None = None
+    correction: Correction = field(default_factory=Correction)
 
     def __post_init__(self) -> None:
         _check(self.target >= 1, "--rollout-batch-size", self.target, "at least 1")
@@ -102,6 +107,7 @@ def add_arguments(parser: ArgumentParser) -> ArgumentParser:
         metavar="GB",
         help="beyond so much payload, the groups that come last start again from their prompts (default: no bound)",
     )
+    corrections.add_arguments(group)
     return parser
 
 
@@ -123,6 +129,7 @@ def from_args(args: Namespace) -> AprilConfig:
         drain_deadline=float(getattr(args, "april_drain_deadline", 120.0)),
         buffer_dir=getattr(args, "april_buffer_dir", None),
         buffer_max_gb=None if (most := getattr(args, "april_buffer_max_gb", None)) is None else float(most),
+        correction=corrections.from_args(args),
     )
 
 

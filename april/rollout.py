@@ -15,11 +15,14 @@ from typing import Any
 from april import samples
 from april.config import AprilConfig, from_args
 from april.core import Group, RoundPlan, RoundResult
+from april.correction.lags import LaggedLength
+from april.correction.settings import Correction, Method
 from april.engine import HostEngine
 from april.hosts.rollout import RolloutBindings, bindings
 from april.ports import Verdict
 from april.round import run_round
 from april.staleness import AtCap, StalenessPolicy, VersionClock, capped_mask, parse_version
+from april.telemetry import offpolicy
 from april.telemetry.events import emit
 from april.telemetry.observe import Observed
 from april.telemetry.summary import round_fields, round_metrics
@@ -65,7 +68,7 @@ async def _round(host: RolloutBindings, args: Any, config: AprilConfig, rollout_
         try:
             judge = _judge(host, args, config, gatherer)
             result = await run_round(plan, staleness, HostSource(data_source), engine, judge)
-            data = _training_data(result, staleness)
+            data = _training_data(result, staleness, config.correction)
             flat = list(samples.leaves(data))
             await host.recompute_log_probs(args, flat, engine.state.sampling_params)
         finally:
@@ -82,7 +85,8 @@ async def _round(host: RolloutBindings, args: Any, config: AprilConfig, rollout_
     _hooks(host, args, result, data, data_source)
     if hasattr(data_source, "end_round"):
         data_source.end_round(rollout_id)
-    return host.RolloutFnTrainOutput(samples=data, metrics={**gatherer.collect(), **round_metrics(result)})
+    metrics = {**gatherer.collect(), **round_metrics(result), **offpolicy.round_metrics(result, _trend(data_source))}
+    return host.RolloutFnTrainOutput(samples=data, metrics=metrics)
 
 
 class HostSource:
@@ -109,6 +113,14 @@ def _clock(data_source: Any) -> VersionClock:
     return clock
 
 
+def _trend(data_source: Any) -> offpolicy.LengthTrend:
+    """The average response length of the run so far; it lives as long as the data source."""
+    if not hasattr(data_source, "length_trend"):
+        data_source.length_trend = offpolicy.LengthTrend()
+    trend: offpolicy.LengthTrend = data_source.length_trend
+    return trend
+
+
 def _judge(host: RolloutBindings, args: Any, config: AprilConfig, gatherer: Any) -> Callable[[Group, int], Verdict]:
     """The host's dynamic sampling filter."""
     path = args.dynamic_sampling_filter_path
@@ -124,15 +136,23 @@ def _judge(host: RolloutBindings, args: Any, config: AprilConfig, gatherer: Any)
     return judge
 
 
-def _training_data(result: RoundResult, staleness: StalenessPolicy) -> list[Any]:
-    """The trained groups in the host's form and order, checked; with tokens beyond the cap masked if so configured."""
+def _training_data(result: RoundResult, staleness: StalenessPolicy, correction: Correction) -> list[Any]:
+    """The trained groups in the host's form and order, checked; with tokens beyond the cap masked if so configured.
+
+    Where the loss is to weigh tokens, the lengths of the responses know their lags.
+    """
+    version = result.plan.policy_version
     groups = sorted(result.trained, key=_first_index)
     for group in groups:
         for sample in samples.leaves(samples.payload(group)):
-            if staleness.at_cap is AtCap.MASK and group.lag(result.plan.policy_version) > staleness.cap:
-                legs = samples.legs_of(sample)
-                sample.loss_mask = capped_mask(sample.loss_mask, legs, result.plan.policy_version, staleness.cap)
+            legs = samples.legs_of(sample)
+            if staleness.at_cap is AtCap.MASK and group.lag(version) > staleness.cap:
+                sample.loss_mask = capped_mask(sample.loss_mask, legs, version, staleness.cap)
+            if correction.method is Method.MASK and any(leg.policy_version < version for leg in legs):
+                sample.loss_mask = capped_mask(sample.loss_mask, legs, version, 0)
             samples.check(sample, custom=True)
+            if correction.weighs:
+                sample.response_length = LaggedLength.of(legs, version)
         samples.forget_origin(samples.payload(group))
     return [samples.payload(group) for group in groups]
 

@@ -30,6 +30,11 @@ def test_flags_and_their_defaults() -> None:
         "april_drain_deadline": 120.0,
         "april_buffer_dir": None,
         "april_buffer_max_gb": None,
+        "april_correction": "none",
+        "april_correction_clip": [0.0, 2.0],
+        "april_correction_decay": 1.0,
+        "april_correction_reject": None,
+        "april_correction_numerics": False,
     }
     args = parser.parse_args(["--april-staleness-cap", "2", "--april-at-cap", "mask", "--april-drain-deadline", "7.5"])
     config = from_args(Namespace(**HOST, **vars(args), partial_rollout=True))
