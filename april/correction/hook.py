@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from april.correction import weights as w
-from april.correction.lags import lags_of
+from april.correction.lags import runs_of
 from april.correction.settings import Correction, from_args
 from april.errors import AprilError
 
@@ -80,9 +80,7 @@ def correct(
     if not settings.weighs:
         return pg_loss, loss_masks, {}
     on = _slices(args, total_lengths, response_lengths, host)
-    device = pg_loss.device
-    known = [torch.tensor(lags_of(length), dtype=torch.float32, device=device) for length in response_lengths]
-    lags = _joined([on.cut(i, part) for i, part in enumerate(known)], pg_loss)
+    lags = _joined([on.cut(i, _lags(length)) for i, length in enumerate(response_lengths)], pg_loss).to(pg_loss.device)
     counted = _joined([on.cut(i, mask) for i, mask in enumerate(loss_masks)], pg_loss) != 0
     lengths = [part.numel() for part in rollout_log_probs]
     if not lags.numel() == counted.numel() == sum(lengths) == pg_loss.numel():
@@ -97,6 +95,12 @@ def correct(
     return weighed, masks, _metrics(log_r, lags, weights, clipped, w.spread(out, lengths))
 
 
+def _lags(length: int) -> torch.Tensor:
+    """The lag of each token of a whole response, on the CPU."""
+    lags, counts = torch.tensor(runs_of(length), dtype=torch.long).reshape(-1, 2).unbind(1)
+    return lags.repeat_interleave(counts).float()
+
+
 def _metrics(
     log_r: torch.Tensor, lags: torch.Tensor, weights: torch.Tensor, clipped: torch.Tensor, out: torch.Tensor
 ) -> dict[str, torch.Tensor]:
@@ -104,6 +108,7 @@ def _metrics(
     off = (lags > 0).float()
     divergence = w.k3(log_r)
     return {
+        "april_counted": torch.ones_like(weights),
         "april_off_policy": off,
         "april_lag": lags.clone(),
         "april_weight": weights.clone(),

@@ -52,10 +52,10 @@ class LaggedLength(int):
         return [lag for lag, count in self.runs for _ in range(count)]
 
 
-def lags_of(length: int) -> list[int]:
-    """The lags in a response's length. Raises AprilError where it has none: then nothing may be corrected."""
+def runs_of(length: int) -> tuple[tuple[int, int], ...]:
+    """(lag, tokens) of a response's length. Raises AprilError where it has none: then nothing may be corrected."""
     if isinstance(length, LaggedLength):
-        return length.lags
+        return length.runs
     raise AprilError(
         f"a response of {length} tokens reached the loss without its policy versions: --april-correction needs samples "
         "from april's rollout function, and hooks that leave response_length as it is"

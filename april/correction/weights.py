@@ -63,7 +63,7 @@ def rejected(log_sums: torch.Tensor, counts: torch.Tensor, bounds: tuple[float, 
 def spread(values: torch.Tensor, lengths: Sequence[int]) -> torch.Tensor:
     """The value of each response, ``[responses]``, on each of its tokens."""
     repeats = torch.tensor([int(length) for length in lengths], dtype=torch.long, device=values.device)
-    return values.repeat_interleave(repeats)
+    return values.repeat_interleave(repeats, output_size=int(sum(lengths)))
 
 
 def k3(log_r: torch.Tensor) -> torch.Tensor:

@@ -129,16 +129,17 @@ class TrainerWatch:
         april_kl_alarm, april_all_rejected
             1 where the change exceeds ``KL_ALARM``; where no response of the step was trained.
         """
-        means = {name: self._number(metrics, f"april_{name}") for name in MEANS}
-        if any(value is None for value in means.values()):
+        given = {name: self._number(metrics, f"april_{name}") for name in MEANS}
+        means = {name: value for name, value in given.items() if value is not None}
+        if len(means) < len(MEANS):
             return {}
-        known = {name: value for name, value in means.items() if value is not None}
-        out = {"april_ess": _ratio(known["weight"] ** 2, known["weight_sq"])}
-        share = known["off_policy"]
-        if share < 1:
-            out["april_kl_numerics"] = _ratio(known["kl_on"], 1 - share)
-        out |= self._divergence(_ratio(known["kl_off"], share)) if share > 0 else {}
-        gone = known["rejected"] >= 1 - 1e-6
+        # Responses whose mask is 0 throughout are in the host's denominators: 1 on each counted token tells how many.
+        counted, off = means["counted"], means["off_policy"]
+        out = {"april_ess": _ratio(means["weight"] ** 2, means["weight_sq"] * counted)}
+        if counted - off > 1e-6:
+            out["april_kl_numerics"] = _ratio(means["kl_on"], counted - off)
+        out |= self._divergence(_ratio(means["kl_off"], off)) if off > 0 else {}
+        gone = counted > 0 and means["rejected"] >= counted * (1 - 1e-6)
         self._tell("rejected", gone, "every response of a step was rejected: nothing is trained", ())
         out["april_all_rejected"] = float(gone)
         return {self._prefix + name: value for name, value in out.items()}
@@ -162,7 +163,7 @@ class TrainerWatch:
         return None if value is None else float(value)
 
 
-MEANS = ("off_policy", "weight", "weight_sq", "kl_off", "kl_on", "rejected")
+MEANS = ("counted", "off_policy", "weight", "weight_sq", "kl_off", "kl_on", "rejected")
 
 
 def _ratio(top: float, bottom: float) -> float:

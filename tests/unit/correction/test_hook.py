@@ -15,7 +15,7 @@ import torch
 
 from april.core import Leg
 from april.correction.hook import correct
-from april.correction.lags import LaggedLength, lags_of
+from april.correction.lags import LaggedLength, runs_of
 from april.errors import AprilError
 
 LEGS = (Leg(3, 0, 2, 7), Leg(5, 2, 3, 9))
@@ -40,7 +40,8 @@ def call(lengths: list[int], pi_old: list[list[float]], mu: list[list[float]], *
 def test_a_length_knows_its_lags_and_is_an_integer() -> None:
     length = LaggedLength.of(LEGS, 5)
     assert length == 5
-    assert lags_of(length) == [2, 2, 0, 0, 0]
+    assert length.lags == [2, 2, 0, 0, 0]
+    assert runs_of(length) == ((2, 2), (0, 3))
     for same in (pickle.loads(pickle.dumps(length)), copy.copy(length), copy.deepcopy(length)):
         assert same == 5
         assert same.runs == length.runs
@@ -143,6 +144,7 @@ def test_no_gradient_goes_through_the_weights() -> None:
 
 
 def test_an_empty_micro_batch() -> None:
+    assert call([LaggedLength(())], [[]], [[]], loss=torch.zeros(0))[0].numel() == 0
     out, masks, metrics = call([], [], [], loss=torch.zeros(0))
     assert out.numel() == 0
     assert masks == []

@@ -78,13 +78,16 @@ def test_a_round_without_any_weight_is_told(caplog: pytest.LogCaptureFixture) ->
     assert "no trained token has weight" in caplog.text
 
 
-def step(kl: float = 0.0, share: float = 0.5, rejected: float = 0.0) -> dict[str, Any]:
+def step(kl: float = 0.0, share: float = 0.5, rejected: float = 0.0, counted: float = 1.0) -> dict[str, Any]:
+    """Means of a step in which the share ``counted`` of all responses has tokens that the loss counts."""
     means = {"weight": 0.8, "weight_sq": 0.8, "off_policy": share, "kl_off": kl * share, "kl_on": 0.001 * (1 - share)}
-    return {f"train/april_{name}": value for name, value in {**means, "rejected": rejected}.items()}
+    means |= {"rejected": rejected, "counted": 1.0}
+    return {f"train/april_{name}": value * counted for name, value in means.items()}
 
 
-def test_what_the_means_of_a_step_give() -> None:
-    derived = TrainerWatch().derive(step(kl=0.02))
+@pytest.mark.parametrize("counted", [1.0, 0.25])
+def test_what_the_means_of_a_step_give(counted: float) -> None:
+    derived = TrainerWatch().derive(step(kl=0.02, counted=counted))
     assert derived == pytest.approx(
         {
             "train/april_ess": 0.8,
