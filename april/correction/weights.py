@@ -50,14 +50,14 @@ def rejected(log_sums: torch.Tensor, counts: torch.Tensor, bounds: tuple[float, 
     """Which responses are not trained: those whose geometric mean ratio, over weighed tokens, is out of bounds.
 
     ``exp(log_sums / counts)`` with the sums of ``log r`` and the counts of weighed tokens, both ``[responses]``. A
-    response without a weighed token is never rejected.
+    response without a weighed token has mean 1, which all bounds contain.
     """
     if bounds is None:
         return torch.zeros_like(counts, dtype=torch.bool)
     mean = (log_sums / counts.clamp(min=1)).exp()
     # Written so that a mean which is no number is rejected.
     inside = (mean >= bounds[0]) & (mean <= bounds[1])
-    return (counts > 0) & ~inside
+    return ~inside
 
 
 def spread(values: torch.Tensor, lengths: Sequence[int]) -> torch.Tensor:
@@ -70,9 +70,3 @@ def k3(log_r: torch.Tensor) -> torch.Tensor:
     """``(r - 1) - log r`` of each token: its mean over tokens drawn from ``mu`` estimates KL(mu || pi_old) in nats."""
     bounded = log_r.clamp(-K3_BOUND, K3_BOUND)
     return bounded.expm1() - bounded
-
-
-def effective_sample_size(weights: torch.Tensor) -> torch.Tensor:
-    """Kish's ``(sum w)**2 / sum w**2``, in (0, n]; 0 where every weight is."""
-    squares = (weights * weights).sum()
-    return torch.where(squares > 0, weights.sum() ** 2 / squares.clamp(min=torch.finfo(squares.dtype).tiny), 0.0)

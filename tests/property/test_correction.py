@@ -7,6 +7,7 @@ from argparse import Namespace
 from dataclasses import dataclass, replace
 from typing import Any
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,6 +16,7 @@ from april.correction import weights as w
 from april.correction.hook import correct
 from april.correction.lags import LaggedLength
 from april.correction.settings import Correction, Method
+from april.telemetry.offpolicy import TrainerWatch
 
 LOG_PROB = st.floats(-8.0, 0.0, width=32)
 
@@ -193,15 +195,21 @@ def test_a_leg_is_weighed_by_its_own_log_probabilities(batch: list[Response], sh
     assert torch.equal(before[lags != 2], after[lags != 2])
 
 
-@given(st.lists(st.floats(0, 8, width=32), min_size=1, max_size=50))
-def test_the_effective_sample_size_is_at_most_the_number_of_samples(values: list[float]) -> None:
-    size = w.effective_sample_size(torch.tensor(values, dtype=torch.float64)).item()
-    if sum(x * x for x in values) > 1e-300:
-        assert 0 < size <= len(values) * (1 + 1e-9)
-    else:
-        assert size == 0
-    equal = w.effective_sample_size(torch.ones(len(values))).item()
-    assert equal == len(values)
+@given(corrections, batches.filter(lambda batch: any(any(response.mask) for response in batch)))
+@settings(max_examples=60, deadline=None)
+def test_the_effective_sample_size_is_that_of_kish_and_at_most_the_number_of_tokens(
+    correction: Correction, batch: list[Response]
+) -> None:
+    _, _, metrics = call(correction, batch)
+    counted = torch.tensor([mask for response in batch for mask in response.mask]) != 0
+    means = {f"train/{name}": values[counted].mean().item() for name, values in metrics.items()}
+    size = TrainerWatch().derive(means)["train/april_ess"]
+    weights = [float(weight) for weight in metrics["april_weight"][counted]]
+    squares = sum(weight**2 for weight in weights)
+    assert size == (pytest.approx(sum(weights) ** 2 / squares / len(weights), rel=1e-4) if squares else 0)
+    assert 0 <= size <= 1 + 1e-5
+    if len(set(weights)) == 1 and squares:
+        assert size == pytest.approx(1)
 
 
 @given(st.lists(st.tuples(LOG_PROB, LOG_PROB), min_size=1, max_size=30))
