@@ -28,6 +28,14 @@ class AprilConfig:
         Ours: ``--april-staleness-cap`` (policy versions), ``--april-at-cap``, ``--april-drain-deadline`` (seconds).
     buffer_dir, buffer_max_gb
         Ours: ``--april-buffer-dir`` (None: chosen by the buffer), ``--april-buffer-max-gb`` (None: no bound).
+    stop_by_samples, min_group
+        Ours: ``--april-stop groups|samples``, ``--april-min-group-size`` (0: half of a group).
+    leg_budget
+        Ours: ``--april-leg-budget``, the share of ``max_response_len`` generated in one round at most; None: auto.
+    auto_over_sampling
+        Ours: ``--april-over-sampling auto``.
+    prioritise
+        The host's ``--sglang-enable-priority-scheduling``.
     correction
         Ours: ``--april-correction`` and its ``--april-correction-*``.
 
@@ -44,6 +52,11 @@ class AprilConfig:
     drain_deadline: float = 120.0
     buffer_dir: str | None = None
     buffer_max_gb: float | None = None
+    stop_by_samples: bool = False
+    min_group: int = 0
+    leg_budget: float | None = 1.0
+    auto_over_sampling: bool = False
+    prioritise: bool = False
     correction: Correction = field(default_factory=Correction)
 
     def __post_init__(self) -> None:
@@ -63,8 +76,27 @@ class AprilConfig:
             self.drain_deadline,
             "a positive number of seconds",
         )
+        _check(
+            0 <= self.min_group <= self.group_size,
+            "--april-min-group-size",
+            self.min_group,
+            f"at most --n-samples-per-prompt ({self.group_size})",
+        )
+        budget = self.leg_budget
+        _check(budget is None or 0 < budget <= 1, "--april-leg-budget", budget, "auto, or above 0 and at most 1")
+        _check(
+            budget == 1 or self.keep_partials,
+            "--april-leg-budget",
+            "auto" if budget is None else budget,
+            "1 without --partial-rollout",
+        )
         most = self.buffer_max_gb
         _check(most is None or 0 < most < float("inf"), "--april-buffer-max-gb", most, "a positive number of gigabytes")
+
+    @property
+    def least_group(self) -> int:
+        """Finished members from which a part of a group may be trained: half of it unless told, and at least 2 of 2."""
+        return self.min_group or max(min(2, self.group_size), (self.group_size + 1) // 2)
 
 
 def _check(right: bool, flag: str, value: object, want: str) -> None:
@@ -107,8 +139,45 @@ def add_arguments(parser: ArgumentParser) -> ArgumentParser:
         metavar="GB",
         help="beyond so much payload, the groups that come last start again from their prompts (default: no bound)",
     )
+    _add_scheduling(group)
     corrections.add_arguments(group)
     return parser
+
+
+def _add_scheduling(group: Any) -> None:
+    group.add_argument(
+        "--april-stop",
+        choices=["groups", "samples"],
+        default="groups",
+        help="a round ends at --rollout-batch-size finished groups, or at as many finished samples as these have; a "
+        "group is then trained on its finished members, normalised by their number (default: groups)",
+    )
+    group.add_argument(
+        "--april-min-group-size",
+        type=int,
+        default=0,
+        metavar="N",
+        help="with --april-stop samples: finished members from which a group is trained (default: half of it)",
+    )
+    group.add_argument(
+        "--april-leg-budget",
+        type=_auto_or_float,
+        default=1.0,
+        metavar="F|auto",
+        help="no response generates more than F x --rollout-max-response-len in one round; it goes on in a later one. "
+        "auto starts at 0.5 and follows the engines' utilization (default: 1.0, off)",
+    )
+    group.add_argument(
+        "--april-over-sampling",
+        choices=["fixed", "auto"],
+        default="fixed",
+        help="groups taken at once: --over-sampling-batch-size, or chosen each round from the measured lengths, the KV "
+        "capacity and the staleness cap (default: fixed)",
+    )
+
+
+def _auto_or_float(text: str) -> float | str:
+    return text if text == "auto" else float(text)
 
 
 def from_args(args: Namespace) -> AprilConfig:
@@ -129,8 +198,30 @@ def from_args(args: Namespace) -> AprilConfig:
         drain_deadline=float(getattr(args, "april_drain_deadline", 120.0)),
         buffer_dir=getattr(args, "april_buffer_dir", None),
         buffer_max_gb=None if (most := getattr(args, "april_buffer_max_gb", None)) is None else float(most),
+        stop_by_samples=_stops_by_samples(args),
+        min_group=int(getattr(args, "april_min_group_size", 0)),
+        leg_budget=None if (budget := getattr(args, "april_leg_budget", 1.0)) == "auto" else float(budget),
+        auto_over_sampling=getattr(args, "april_over_sampling", "fixed") == "auto",
+        prioritise=bool(getattr(args, "sglang_enable_priority_scheduling", False)),
         correction=corrections.from_args(args),
     )
+
+
+REWARDS = "april.rewards.post_process"
+
+
+def _stops_by_samples(args: Namespace) -> bool:
+    """Whether a round ends by samples. Raises UsageError where the host would judge or normalise whole groups."""
+    if getattr(args, "april_stop", "groups") != "samples":
+        return False
+    for flag in ("dynamic_sampling_filter_path", "group_rm"):
+        if getattr(args, flag, None):
+            name = flag.replace("_", "-")
+            raise UsageError(f"--april-stop samples: --{name} needs whole groups; use --april-stop groups")
+    path = getattr(args, "custom_reward_post_process_path", None)
+    if path != REWARDS:
+        raise UsageError(f"--april-stop samples: --custom-reward-post-process-path is {path}, it must be {REWARDS}")
+    return True
 
 
 def _at_cap(value: str) -> AtCap:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 
@@ -113,6 +113,11 @@ class Trajectory:
         """Whether no more tokens will come."""
         return self.state in ENDED
 
+    @property
+    def finished(self) -> bool:
+        """Whether it may be trained: it has ended and has a reward."""
+        return self.has_ended and self.rewarded
+
     def generated_in(self, rollout_id: int) -> int:
         """Tokens that round ``rollout_id`` generated."""
         return sum(leg.length for leg in self.legs if leg.rollout_id == rollout_id)
@@ -120,12 +125,19 @@ class Trajectory:
 
 @dataclass(slots=True)
 class Group:
-    """All trajectories of one prompt; trained together or not at all. ``index`` is unique over a run."""
+    """All trajectories of one prompt, trained together. ``index`` is unique over a run.
+
+    Where a round ends by samples a group may be trained in parts: ``earlier`` members of it were trained before.
+    ``leg_tokens`` is what each member may generate in this round (None: no limit), ``priority`` its rank for engines.
+    """
 
     index: int
     members: list[Trajectory]
     # Submissions in this round that brought no token: an engine that only ever aborts must not spin.
     stalls: int = field(default=0, compare=False)
+    earlier: int = field(default=0, compare=False)
+    leg_tokens: int | None = field(default=None, compare=False)
+    priority: int | None = field(default=None, compare=False)
 
     @property
     def legs(self) -> Iterator[Leg]:
@@ -145,7 +157,18 @@ class Group:
     @property
     def finished(self) -> bool:
         """Whether it may be trained: every member ended and has a reward."""
-        return self.has_ended and all(member.rewarded for member in self.members)
+        return all(member.finished for member in self.members)
+
+    @property
+    def ended(self) -> int:
+        """Members that may be trained."""
+        return sum(member.finished for member in self.members)
+
+    def joined(self, part: Group | None) -> Group:
+        """With the members of ``part``, which had been taken out of it."""
+        if part is None:
+            return self
+        return replace(self, members=[*part.members, *self.members], earlier=part.earlier)
 
     @property
     def fresh(self) -> bool:
@@ -192,6 +215,9 @@ class RoundPlan:
     """What one round is to do. ``target`` finished groups end it; up to ``over_sampling`` are taken at once.
 
     ``drain_deadline`` is in seconds. Without ``keep_partials`` what is not trained starts again from its prompt.
+    ``target_samples``: the round ends at so many finished samples instead; a group of which at least ``min_group``
+    members have finished, those trained before included, is then trained on them. ``leg_tokens``: no response generates
+    more in this round; it is parked. ``prioritise``: groups carry a rank for engines that schedule by priority.
     ``max_rejected``: so many rejections in a row, with nothing kept, and the round fails instead of going on for ever.
     """
 
@@ -203,6 +229,10 @@ class RoundPlan:
     drain_deadline: float = 120.0
     keep_partials: bool = True
     max_rejected: int = 1000
+    target_samples: int | None = None
+    min_group: int = 1
+    leg_tokens: int | None = None
+    prioritise: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,9 +270,9 @@ class Span:
 class RoundResult:
     """What became of every group of a round, and what it cost. Token counts are response tokens.
 
-    ``resumed`` counts responses, ``submitted`` and ``expired`` groups. ``drain_errors`` tells of groups whose task
-    failed or did not end while draining; they were recycled with what they had. ``load_after`` is what the engines then
-    reported as their requests: None where nothing had to be drained or one of them did not say.
+    ``resumed`` counts responses, ``submitted``, ``parked`` and ``expired`` groups. ``drain_errors`` tells of groups
+    whose task failed or did not end while draining; they were recycled with what they had. ``load_after`` is what the
+    engines then reported as their requests: None where nothing had to be drained or one of them did not say.
     """
 
     plan: RoundPlan
@@ -253,6 +283,7 @@ class RoundResult:
     submitted: int = 0
     resumed: int = 0
     expired: int = 0
+    parked: int = 0
     wasted_tokens: int = 0
     generated_tokens: int = 0
     drain_seconds: float = 0.0

@@ -7,6 +7,7 @@ import copy
 import logging
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from april import samples
@@ -45,7 +46,7 @@ class HostEngine:
         started = time.time()
         group = self._whole_or_new(group)
         for member in group.members:
-            self._begin(member)
+            self._begin(member, group)
         marks = [None if member.has_ended else samples.mark(member.payload) for member in group.members]
         self._live[group.index] = group, marks
         members, _ = await asyncio.gather(self._generate(group), self._reward_ended(group))
@@ -53,7 +54,7 @@ class HostEngine:
         pairs = zip(group.members, members, marks, strict=True)
         moved = [self._ended(old, new, before, self._line.span(new) or times) for old, new, before in pairs]
         del self._live[group.index]
-        return Group(group.index, moved, stalls=group.stalls)
+        return replace(group, members=moved)
 
     async def abort_all(self, deadline: float) -> None:
         """No queued member starts any more, and every worker aborts until it idles."""
@@ -63,6 +64,15 @@ class HostEngine:
     async def load(self) -> int | None:
         """Requests in all workers."""
         return await self._workers.load()
+
+    def ended(self, group: Group) -> int:
+        """Members that have ended with a reward; the host writes to the samples while the group runs."""
+        live, _ = self._live.get(group.index, (group, []))
+        return sum(samples.trajectory(member.payload).finished for member in live.members)
+
+    def split(self, group: Group, count: int) -> tuple[Group, Group]:
+        """See ``samples.split``."""
+        return samples.split(group, count)
 
     def restart(self, group: Group) -> Group:
         """The group's prompts only."""
@@ -81,7 +91,7 @@ class HostEngine:
                 if before is None or not self._custom(member.payload):
                     raise
                 moved.append(self._again(member))
-        return Group(group.index, moved, stalls=group.stalls)
+        return replace(group, members=moved)
 
     # Before
 
@@ -102,14 +112,14 @@ class HostEngine:
             else member
             for member in group.members
         ]
-        return Group(group.index, members, stalls=group.stalls)
+        return replace(group, members=members)
 
     def _again(self, member: Trajectory) -> Trajectory:
         fresh = samples.trajectory(samples.restart(member.payload))
         fresh.discarded = member.length
         return fresh
 
-    def _begin(self, member: Trajectory) -> None:
+    def _begin(self, member: Trajectory, group: Group) -> None:
         if member.has_ended:
             return
         sample = member.payload
@@ -123,6 +133,9 @@ class HostEngine:
             return
         elif self.host.resumes_by_text and sample.response_length and not sample.response:
             sample.response = samples.NO_TEXT
+        limit = group.leg_tokens
+        tokens = None if limit is None else max(1, limit - member.generated_in(self.plan.rollout_id))
+        samples.ask(sample, samples.Request(tokens, group.priority))
         self._line.watch(sample)
 
     # The host's call

@@ -28,6 +28,14 @@ class Engine(Protocol):
         """A submitted group whose task failed or was cancelled, with what it had, detached from that task."""
         ...
 
+    def ended(self, group: Group) -> int:
+        """Members of a submitted group that have ended with a reward by now."""
+        ...
+
+    def split(self, group: Group, count: int) -> tuple[Group, Group]:
+        """The group's first ``count`` finished members, to be trained now, and the others."""
+        ...
+
     def restart(self, group: Group) -> Group:
         """The group as new: its prompt only."""
         ...

@@ -10,15 +10,17 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
-from april import samples
+from april import oversampling, samples
 from april.config import AprilConfig, from_args
 from april.core import Group, RoundPlan, RoundResult
 from april.correction.lags import LaggedLength
 from april.correction.settings import Correction, Method
 from april.engine import HostEngine
 from april.hosts.rollout import RolloutBindings, bindings
+from april.legs import AutoBudget, leg_tokens
+from april.oversampling import LengthSample
 from april.ports import Verdict
 from april.round import run_round
 from april.staleness import AtCap, StalenessPolicy, VersionClock, capped_mask, parse_version
@@ -30,6 +32,7 @@ from april.telemetry.timeline import Timeline
 from april.workers import Workers
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 def generate_rollout(args: Any, rollout_id: int, data_source: Any, evaluation: bool = False) -> Any:
@@ -49,18 +52,8 @@ async def _round(host: RolloutBindings, args: Any, config: AprilConfig, rollout_
     started = time.time()
     await host.configure_engines(args)
     workers = Workers(f"http://{args.sglang_router_ip}:{args.sglang_router_port}")
-    clock = _clock(data_source)
-    plan = RoundPlan(
-        rollout_id=rollout_id,
-        policy_version=clock.observe(await workers.weight_version()),
-        target=config.target,
-        over_sampling=config.over_sampling,
-        max_response_len=config.max_response_len,
-        drain_deadline=config.drain_deadline,
-        keep_partials=config.keep_partials,
-        # A filter that rejects a whole epoch in a row would go on for ever.
-        max_rejected=max(10 * config.over_sampling, len(getattr(data_source, "dataset", None) or ())),
-    )
+    clock = _kept(data_source, "clock", VersionClock)
+    plan = await _plan(config, rollout_id, data_source, workers, clock)
     staleness = StalenessPolicy(config.staleness_cap, config.at_cap)
     gatherer = host.MetricGatherer()
     with Timeline() as line:
@@ -83,10 +76,53 @@ async def _round(host: RolloutBindings, args: Any, config: AprilConfig, rollout_
         *(len(result.surplus), len(result.dropped), result.drain_seconds),
     )
     _hooks(host, args, result, data, data_source)
+    _learn(config, result, flat, data_source)
     if hasattr(data_source, "end_round"):
         data_source.end_round(rollout_id)
-    metrics = {**gatherer.collect(), **round_metrics(result), **offpolicy.round_metrics(result, _trend(data_source))}
+    trend = _kept(data_source, "length_trend", offpolicy.LengthTrend)
+    metrics = {**gatherer.collect(), **round_metrics(result), **offpolicy.round_metrics(result, trend)}
     return host.RolloutFnTrainOutput(samples=data, metrics=metrics)
+
+
+async def _plan(
+    config: AprilConfig, rollout_id: int, data_source: Any, workers: Workers, clock: VersionClock
+) -> RoundPlan:
+    """What this round is to do, from the settings and from what earlier rounds were like."""
+    over_sampling = config.over_sampling
+    if config.auto_over_sampling:
+        seen = _kept(data_source, "length_sample", LengthSample)
+        capacity = await workers.capacity() if len(seen) >= oversampling.LEAST else None
+        over_sampling = oversampling.groups_at_once(
+            seen, config.target, config.group_size, capacity, config.staleness_cap
+        )
+    budget = config.leg_budget
+    if budget is None:
+        budget = _kept(data_source, "leg_budget", AutoBudget).budget
+    return RoundPlan(
+        rollout_id=rollout_id,
+        policy_version=clock.observe(await workers.weight_version()),
+        target=config.target,
+        over_sampling=over_sampling,
+        max_response_len=config.max_response_len,
+        drain_deadline=config.drain_deadline,
+        keep_partials=config.keep_partials,
+        # A filter that rejects a whole epoch in a row would go on for ever.
+        max_rejected=max(10 * over_sampling, len(getattr(data_source, "dataset", None) or ())),
+        target_samples=config.target * config.group_size if config.stop_by_samples else None,
+        min_group=config.least_group,
+        leg_tokens=leg_tokens(budget, config.max_response_len),
+        prioritise=config.prioritise,
+    )
+
+
+def _learn(config: AprilConfig, result: RoundResult, flat: Sequence[Any], data_source: Any) -> None:
+    """What the next round's plan needs to know of this one."""
+    if config.leg_budget is None:
+        _kept(data_source, "leg_budget", AutoBudget).observe(result.spans)
+    if config.auto_over_sampling:
+        lengths = [int(sample.response_length) for sample in flat]
+        prompts = [len(sample.tokens) - length for sample, length in zip(flat, lengths, strict=True)]
+        _kept(data_source, "length_sample", LengthSample).observe(lengths, prompts)
 
 
 class HostSource:
@@ -105,20 +141,12 @@ class HostSource:
             self._data_source.add_samples([samples.payload(group) for group in groups])
 
 
-def _clock(data_source: Any) -> VersionClock:
-    """The run's clock: kept, and saved, by our data source; on another it lives as long as that object."""
-    if not hasattr(data_source, "clock"):
-        data_source.clock = VersionClock()
-    clock: VersionClock = data_source.clock
-    return clock
-
-
-def _trend(data_source: Any) -> offpolicy.LengthTrend:
-    """The average response length of the run so far; it lives as long as the data source."""
-    if not hasattr(data_source, "length_trend"):
-        data_source.length_trend = offpolicy.LengthTrend()
-    trend: offpolicy.LengthTrend = data_source.length_trend
-    return trend
+def _kept(data_source: Any, name: str, make: Callable[[], T]) -> T:
+    """What lives as long as the data source does. Ours saves the clock; the rest is learnt anew after a restart."""
+    if not hasattr(data_source, name):
+        setattr(data_source, name, make())
+    kept: T = getattr(data_source, name)
+    return kept
 
 
 def _judge(host: RolloutBindings, args: Any, config: AprilConfig, gatherer: Any) -> Callable[[Group, int], Verdict]:

@@ -2,9 +2,11 @@
 
 What a round guarantees, whatever the engine does:
 * every group that it takes ends in exactly one of trained, recycled, surplus or dropped (with a reason);
-* what is trained has ended and has a reward, and there are exactly ``target`` such groups;
+* what is trained has ended and has a reward, and there are exactly ``target`` such groups, or where the round ends by
+  samples exactly ``target_samples`` such members;
 * a rejected group is replaced at once, and counts as in flight no longer;
 * draining ends within one deadline; what did not end by then is recycled with what it had;
+* with a leg budget no response generates more than it in this round, unless the round has to wait for it;
 * where too few groups can ever finish, it fails with a reason and gives back what it holds.
 """
 
@@ -13,11 +15,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Iterable
 from typing import NoReturn
 
-from april.core import Dropped, Group, RoundPlan, RoundResult, Span, priority
+from april.core import Dropped, Group, RoundPlan, RoundResult, priority
 from april.drain import drain
 from april.errors import AprilError
+from april.legs import spans
 from april.ports import Engine, Judge, Source, keep_all
 from april.staleness import Action, StalenessPolicy
 
@@ -25,6 +29,7 @@ logger = logging.getLogger(__name__)
 
 MAX_STALLS = 3
 STALL_PAUSE_S = 0.2
+LOOK_EVERY_S = 0.05
 NO_REWARD = "no_reward"
 
 
@@ -50,6 +55,7 @@ class Round:
         self._running: dict[asyncio.Future[Group], Group] = {}
         self._candidates: list[Group] = []
         self._must: set[int] = set()
+        self._parked: list[Group] = []
         # Groups dropped since one was kept: for want of a reward, and by the judge.
         self._unrewarded = 0
         self._rejected = 0
@@ -62,22 +68,54 @@ class Round:
                 await self._step()
         except BaseException:
             await self._drain()
-            self.result.surplus += self.result.trained
-            self.result.trained = []
-            self._recycle()
+            self._give_up()
             raise
         await self._drain()
+        self._harvest()
         self._recycle()
         return self.result
+
+    def _give_up(self) -> None:
+        held = {group.index: group for group in self.result.trained}
+        self.result.trained = []
+        # What was taken out of a group goes back into it.
+        for groups in (self._candidates, self.result.recycled, self._parked):
+            groups[:] = [group.joined(held.pop(group.index, None)) for group in groups]
+        self.result.surplus += held.values()
+        self._recycle()
 
     # Admission and dispatch
 
     def _outstanding(self) -> int:
-        """Groups that were trained or still may be, in this round."""
-        return len(self._running) + len(self._candidates) + len(self.result.trained)
+        """Groups that were trained or still may be, in this round; by samples in whole groups, since parts are less."""
+        held = self._held()
+        if self.plan.target_samples is None:
+            return len(held)
+        return self._units(held) * self.plan.target // self.plan.target_samples
+
+    def _held(self) -> list[Group]:
+        return [*self._running.values(), *self._candidates, *self.result.trained]
 
     def _complete(self) -> bool:
-        return len(self.result.trained) == self.plan.target
+        if self._goal() == self._units(self.result.trained):
+            return True
+        # By samples: finished members of running groups count. Those that must finish are waited for.
+        missing = self._goal() - self._units(self.result.trained)
+        if self.plan.target_samples is None or self._must:
+            return False
+        running = sum(self._ready(group, self.engine.ended(group)) for group in self._running.values())
+        return running + sum(self._ready(group, group.ended) for group in self._parked) >= missing
+
+    def _goal(self) -> int:
+        return self.plan.target if self.plan.target_samples is None else self.plan.target_samples
+
+    def _units(self, groups: Iterable[Group]) -> int:
+        """What counts towards the goal: groups, or their members."""
+        return sum(1 if self.plan.target_samples is None else len(group.members) for group in groups)
+
+    def _ready(self, group: Group, ended: int) -> int:
+        """Of ``ended`` members of a group those that could be trained although others have not ended."""
+        return ended if ended + group.earlier >= self.plan.min_group else 0
 
     def _fill(self) -> None:
         """Take groups until ``over_sampling`` are outstanding or the source has no more."""
@@ -86,8 +124,9 @@ class Round:
             self._admit(groups)
             self._select()
             if len(groups) < want:
+                self._unpark(self.plan.over_sampling - self._outstanding())
                 break
-        if not self._complete() and self._outstanding() < self.plan.target:
+        if not self._complete() and self._units(self._held()) < self._goal():
             self._fail(
                 f"{self._outstanding()} of {self.plan.target} groups can still finish and the data source has no more "
                 "prompts; give it more, or lower --rollout-batch-size"
@@ -97,7 +136,7 @@ class Round:
         groups = [self._aged(group) for group in groups]
         for group in sorted(groups, key=lambda group: priority(group, self.plan.max_response_len)):
             must = self.staleness.action(group, self.plan.policy_version) is Action.MUST_FINISH
-            if must and len(self._must) + len(self.result.trained) < self.plan.target:
+            if must and self._must_units() + self._units([*self.result.trained, group]) <= self._goal():
                 self._must.add(group.index)
             if group.finished:
                 self._candidates.append(group)
@@ -113,7 +152,15 @@ class Round:
         self.result.wasted_tokens += group.tokens
         return self.engine.restart(group)
 
-    def _dispatch(self, group: Group) -> None:
+    def _must_units(self) -> int:
+        """Places that must-finish groups, running or about to be judged, will take."""
+        waiting = (*self._running.values(), *self._candidates)
+        return self._units(group for group in waiting if group.index in self._must)
+
+    def _dispatch(self, group: Group, limited: bool = True) -> None:
+        group.leg_tokens = self.plan.leg_tokens if limited and group.index not in self._must else None
+        if self.plan.prioritise:
+            group.priority = group.lag(self.plan.policy_version) + (0 if group.fresh else 1)
         self._running[asyncio.ensure_future(self._submit(group))] = group
 
     async def _submit(self, group: Group) -> Group:
@@ -124,8 +171,9 @@ class Round:
     # Completion
 
     async def _step(self) -> None:
-        """Wait for a group to end, decide about it, and refill."""
-        done, _ = await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
+        """Wait for a group to end, decide about it, and refill. By samples, look at those that run as well."""
+        look = None if self.plan.target_samples is None else LOOK_EVERY_S
+        done, _ = await asyncio.wait(self._running, timeout=look, return_when=asyncio.FIRST_COMPLETED)
         # In order of dispatch, so that equal timing gives equal batches.
         for task in [task for task in self._running if task in done]:
             self._completed(task)
@@ -144,6 +192,8 @@ class Round:
         elif group.has_ended:
             self._must.discard(group.index)
             self._drop(group, NO_REWARD)
+        elif self._at_budget(group):
+            self._park(group)
         else:
             self._resubmit(group, progressed=group.tokens > before.tokens)
 
@@ -157,6 +207,26 @@ class Round:
                 "logs for what aborts it"
             )
         self._dispatch(group)
+
+    def _at_budget(self, group: Group) -> bool:
+        """Whether every member that has not ended has generated its leg of this round."""
+        limit, rollout_id = group.leg_tokens, self.plan.rollout_id
+        going = [member for member in group.members if not member.has_ended]
+        return limit is not None and all(member.generated_in(rollout_id) >= limit for member in going)
+
+    def _park(self, group: Group) -> None:
+        """It goes on in a later round, and another takes its place; where too many wait already it goes on now."""
+        if len(self._parked) >= self.plan.over_sampling:
+            self._dispatch(group, limited=False)
+            return
+        self._parked.append(group)
+        self.result.parked += 1
+
+    def _unpark(self, count: int) -> None:
+        """There is nothing else to run: those that wait go on, without a budget."""
+        for _ in range(min(count, len(self._parked))):
+            self.result.parked -= 1
+            self._dispatch(self._parked.pop(0), limited=False)
 
     def _count(self, before: Group, group: Group) -> None:
         """Tokens that a custom generate function threw away by starting over."""
@@ -174,6 +244,7 @@ class Round:
         """
         self._candidates.sort(key=lambda group: group.index not in self._must)
         while self._candidates and (self._candidates[0].index in self._must or self._room() > 0):
+            self._fit(self._candidates[0])
             group = self._candidates[0]
             verdict = self.judge(group, self._outstanding())
             self._candidates.pop(0)
@@ -185,7 +256,31 @@ class Round:
                 self._drop(group, verdict.reason)
 
     def _room(self) -> int:
-        return self.plan.target - len(self.result.trained) - len(self._must)
+        return self._goal() - self._units(self.result.trained) - self._must_units()
+
+    def _fit(self, group: Group) -> None:
+        """By samples: of a finished group that is larger than the room for it, what fits stays the first candidate."""
+        must = group.index in self._must
+        room = self._goal() - self._units(self.result.trained) if must else self._room()
+        if self._units([group]) > room:
+            self._candidates[:1] = self.engine.split(group, room)
+
+    def _harvest(self) -> None:
+        """By samples: after the drain, train the finished members of groups whose others go on in a later round."""
+        if self.plan.target_samples is None:
+            return
+        self._select()
+        self.result.recycled += self._parked
+        self._parked = []
+        for group in sorted(self.result.recycled, key=lambda group: -group.ended):
+            room = self._goal() - self._units(self.result.trained)
+            if room and (ready := self._ready(group, group.ended)):
+                now, rest = self.engine.split(group, min(room, ready))
+                self.result.recycled = [rest if other is group else other for other in self.result.recycled]
+                self.result.trained.append(now)
+        if self._units(self.result.trained) != self._goal():
+            self._give_up()
+            self._fail(f"{self._units(self.result.trained)} of {self._goal()} samples were left after the drain")
 
     def _drop(self, group: Group, reason: str) -> None:
         self.result.dropped.append(Dropped(group, reason))
@@ -222,7 +317,8 @@ class Round:
     def _recycle(self) -> None:
         """Give back what is not trained; without ``keep_partials`` as new prompts, since versions must not mix."""
         result, rollout_id = self.result, self.plan.rollout_id
-        surplus, partials = self._candidates + result.surplus, result.recycled
+        surplus, partials = self._candidates + result.surplus, result.recycled + self._parked
+        self._parked = []
         dropped = [drop.group for drop in result.dropped]
         self._candidates = []
         for group in (*result.trained, *surplus, *partials, *dropped):
@@ -236,15 +332,3 @@ class Round:
             surplus, partials = [], [self.engine.restart(group) for group in (*surplus, *partials)]
         result.surplus, result.recycled = surplus, partials
         self.source.put([*surplus, *partials])
-
-
-def spans(group: Group, rollout_id: int, outcome: str | None = None) -> list[Span]:
-    """The legs that this round ran, for the timeline."""
-    found = []
-    for position, member in enumerate(group.members):
-        if member.started is None or member.ended is None:
-            continue
-        tokens = member.generated_in(rollout_id)
-        result = outcome or ("finished" if member.has_ended else "partial")
-        found.append(Span(group.index, position, member.started, member.ended, tokens, result))
-    return found

@@ -17,6 +17,8 @@ from april.core import Group, Leg, Trajectory, TrajectoryState, legs_fault
 from april.errors import AprilError
 
 KEY = "april"
+REQUEST = "request"
+SIBLINGS = "siblings"
 STATES = {
     "pending": TrajectoryState.PENDING,
     "aborted": TrajectoryState.PARTIAL,
@@ -42,6 +44,27 @@ IDENTITY = frozenset(
 )
 # Keeps a resumed response from looking new to a host that goes by its text; never left on a sample.
 NO_TEXT = "\0"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What the request for a sample asks for: at most so many tokens now, and a priority (None: not said)."""
+
+    tokens: int | None = None
+    priority: int | None = None
+
+
+def ask(sample: Any, request: Request) -> None:
+    """Put ``request`` on a sample, for the request that the host will send; an empty one takes it off again."""
+    fields = {"tokens": request.tokens, "priority": request.priority}
+    asked = {name: value for name, value in fields.items() if value is not None}
+    if asked or REQUEST in (sample.metadata or {}).get(KEY, {}):
+        note(sample, **{REQUEST: asked or None})
+
+
+def request_of(sample: Any) -> Request:
+    """What ``ask`` put there."""
+    return Request(**(sample.metadata or {}).get(KEY, {}).get(REQUEST, {}))
 
 
 def leaves(member: Any) -> Iterator[Any]:
@@ -100,7 +123,26 @@ def group_of(members: list[Any]) -> Group:
     index = next((number for number in known if number is not None), None)
     if index is None:
         raise AprilError("a group whose samples have no group_index: keep the one that the data source gave")
-    return Group(index=index, members=[trajectory(member) for member in members])
+    earlier = len(siblings_of(samples[0]))
+    return Group(index=index, members=[trajectory(member) for member in members], earlier=earlier)
+
+
+def siblings_of(sample: Any) -> list[Any]:
+    """The rewards of the members of its group that other rounds train."""
+    return list((sample.metadata or {}).get(KEY, {}).get(SIBLINGS, ()))
+
+
+def split(group: Group, count: int) -> tuple[Group, Group]:
+    """The first ``count`` finished members, and the others; each part learns the rewards that the other has."""
+    finished = [member for member in group.members if member.finished]
+    now, left = finished[:count], finished[count:]
+    rest = [member for member in group.members if not any(member is other for other in now)]
+    for members, others in ((now, left), (rest, now)):
+        told = [sample.reward for member in others for sample in leaves(member.payload)]
+        for member in members:
+            for sample in leaves(member.payload):
+                note(sample, **{SIBLINGS: [*siblings_of(sample), *told] or None})
+    return Group(group.index, now, earlier=group.earlier), Group(group.index, rest, earlier=group.earlier + count)
 
 
 def origin_of(sample: Any) -> Any:
@@ -159,7 +201,7 @@ def record_leg(
     if sample.response_length > start:
         version = policy_version(sample.weight_versions[before.versions :])
         legs.append(Leg(version, start, sample.response_length - start, rollout_id))
-    note(sample, legs=[leg.to_dict() for leg in legs])
+    note(sample, legs=[leg.to_dict() for leg in legs], **{REQUEST: None})
     check(sample, custom)
     return 0 if kept else before.length
 
@@ -189,6 +231,8 @@ def pristine(sample: Any) -> Any:
             setattr(fresh, field.name, _default(field))
     ours = (KEY, "start_rollout_id")
     fresh.metadata = {key: value for key, value in (sample.metadata or {}).items() if key not in ours}
+    if siblings := siblings_of(sample):
+        note(fresh, **{SIBLINGS: siblings})
     return fresh
 
 

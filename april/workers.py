@@ -105,6 +105,17 @@ class Workers:
         known = [load for load in loads if load is not None]
         return sum(known) if len(known) == len(loads) else None
 
+    async def capacity(self) -> int | None:
+        """Tokens of KV cache of all workers together; None where one of them does not say."""
+        async with self._client() as client:
+            try:
+                responses = [await client.get(f"{url}/v1/loads?include=core") for url in await self.urls(client)]
+                ranks = [rank for response in responses for rank in response.json()["loads"]]
+                return sum(int(rank["max_total_num_tokens"]) for rank in ranks)
+            except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
+                logger.warning("the workers do not tell their KV capacity: %r", error)
+                return None
+
     async def weight_version(self) -> int | None:
         """The newest weight version that a worker reports; None where none reports a number."""
         async with self._client() as client:

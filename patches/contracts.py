@@ -64,7 +64,7 @@ SGLANG: tuple[Contract, ...] = (
 )
 
 
-def _host(package: str, url: str, versions: str) -> tuple[Contract, ...]:
+def _host(package: str, trainer: str, url: str, versions: str) -> tuple[Contract, ...]:
     """The two hosts share their names."""
     return (
         Contract(
@@ -113,6 +113,17 @@ def _host(package: str, url: str, versions: str) -> tuple[Contract, ...]:
             reason="the prompts, and the place in the epoch that is saved with a checkpoint",
             link=url,
         ),
+        Contract(
+            name=f"{package}-loss",
+            feature=Feature.CORRECTION,
+            targets=targets(
+                f"{package}.backends.{trainer}.loss:policy_loss_function",
+                f"{package}.backends.{trainer}.cp_utils:slice_log_prob_with_cp",
+            ),
+            versions=versions,
+            reason="calls our weights through its hook, and slices a response over context-parallel ranks",
+            link=url,
+        ),
     )
 
 
@@ -133,7 +144,7 @@ SLIME: tuple[Contract, ...] = (
         link=f"{SLIME_URL}/train.py",
         exact=False,
     ),
-    *_host("slime", f"{SLIME_URL}/slime/rollout/sglang_rollout.py", SLIME_VERSIONS),
+    *_host("slime", "megatron_utils", f"{SLIME_URL}/slime/rollout/sglang_rollout.py", SLIME_VERSIONS),
 )
 
 MILES: tuple[Contract, ...] = (
@@ -152,7 +163,7 @@ MILES: tuple[Contract, ...] = (
         reason="the functions that our training loop for miles calls: its wheel has none",
         link=MILES_URL,
     ),
-    *_host("miles", MILES_URL, MILES_VERSIONS),
+    *_host("miles", "training_utils", MILES_URL, MILES_VERSIONS),
 )
 
 OTHERS: tuple[Contract, ...] = (

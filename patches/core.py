@@ -24,6 +24,8 @@ class Feature(str, enum.Enum):
     """Runs at all: a host beside the pinned SGLang and torch, and the processes' own check of their hooks."""
     APRIL = "april"
     """Active partial rollouts."""
+    CORRECTION = "correction"
+    """Importance weights in the trainer's loss (``--april-correction tis|decoupled``)."""
     TELEMETRY = "telemetry"
     """The host's metrics in the run directory."""
     CPU = "cpu"

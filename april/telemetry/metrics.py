@@ -6,10 +6,13 @@ import time
 from typing import Any
 
 from april.telemetry.events import append
+from april.telemetry.offpolicy import TrainerWatch
 
 FILE = "metrics.jsonl"
+WATCH = TrainerWatch()
 
 
 def record(args: Any, metrics: dict[str, Any], step_key: str) -> None:
     """Append what the host logs under ``metrics[step_key]``. Takes the arguments of the hosts' own log function."""
+    metrics = {**metrics, **WATCH.derive(metrics)}
     append(FILE, {"time": time.time(), "step_key": step_key, "step": metrics.get(step_key), **metrics})

@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import Mapping
 
+from april.config import REWARDS
 from april.hosts import Host
 from april.hosts.resolve import resolve
 from april.launch import folders
@@ -65,7 +66,9 @@ def run(argv: list[str]) -> int:
     flags = host_flags(host, device, ours.april, theirs)
     preflight.check(flags, device)
     preflight.check_disk(ours.run_dir)
-    for line in versions.check(host, device, ours.april == "on"):
+    correction = dict(preflight.values(flags)).get("--april-correction", "none")
+    features = versions.needed(device, ours.april == "on", correction in ("tis", "decoupled"))
+    for line in versions.check(host, device, features):
         print(f"april: {line}", file=sys.stderr)
     if ours.dry_run:
         environment = overlay_environment(host, device, ours.april)
@@ -85,8 +88,10 @@ def run(argv: list[str]) -> int:
 
 def host_flags(host: Host, device: str, april: str, theirs: list[str]) -> list[str]:
     """The complete flags for the host's parser; the user's come last and win."""
+    by_samples = dict(preflight.values(theirs)).get("--april-stop") == "samples"
+    rewards = ["--custom-reward-post-process-path", REWARDS] if by_samples else []
     given = cpu.FLAGS + host.cpu_flags() if device == "cpu" else []
-    return [*given, *ROLLOUT[april], *theirs]
+    return [*given, *ROLLOUT[april], *rewards, *theirs]
 
 
 def overlay_environment(host: Host, device: str, april: str) -> dict[str, str]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from april.config import add_arguments, from_args
+from april.correction.host import arm
 from april.errors import UsageError
 from april.hosts import Host
 
@@ -40,6 +41,7 @@ def parse(host: Host, argv: list[str]) -> Namespace:
     if unknown := _unknown(argv, known):
         raise UsageError("; ".join(unknown))
     from_args(args)
+    arm(args)
     return args
 
 

@@ -12,14 +12,20 @@ from april.patches.sources import Source
 from april.patches.table import wanted
 
 
-def check(host: Host, device: str, april: bool) -> list[str]:
+def needed(device: str, april: bool, correction: bool = False) -> frozenset[Feature]:
+    """The features of a run: with partial rollouts, and with weights in the loss."""
+    wanted = {Feature.HOST: True, Feature.APRIL: april, Feature.CORRECTION: correction, Feature.CPU: device == "cpu"}
+    return frozenset(feature for feature, asked in wanted.items() if asked)
+
+
+def check(host: Host, device: str, features: frozenset[Feature]) -> list[str]:
     """Lines for what works less well on these versions.
 
     Raises:
         UsageError: for a patch or contract that the run needs and that does not hold: what changed, and what to do.
     """
     lines = []
-    for report in reports(host, device, april):
+    for report in reports(host, device, features):
         for finding in report.findings:
             if finding.status is Status.OK:
                 continue
@@ -32,12 +38,11 @@ def check(host: Host, device: str, april: bool) -> list[str]:
     return lines
 
 
-def reports(host: Host, device: str, april: bool) -> list[Report]:
+def reports(host: Host, device: str, features: frozenset[Feature]) -> list[Report]:
     """Every row that the run needs, by package. What is not installed here is checked where it runs."""
-    features = {Feature.HOST} | ({Feature.APRIL} if april else set()) | ({Feature.CPU} if device == "cpu" else set())
     others = "miles" if host.name == "slime" else "slime"
     contracts = [row for row in CONTRACTS if row.feature in features and row.package != others]
-    rows: list[Row] = [*wanted(host.name, device, april), *contracts]
+    rows: list[Row] = [*wanted(host.name, device, Feature.APRIL in features), *contracts]
     found = []
     for package in dict.fromkeys(row.package for row in rows):
         if (source := _source(host, package)) is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from april.core import Group, Leg, RoundPlan, RoundResult, Trajectory, TrajectoryState, priority
 from april.ports import Judge, keep_all
@@ -69,12 +69,18 @@ class FakeEngine:
         if stop_now:
             self.hiccups[group.index] -= 1
         running = [member for member in group.members if not member.has_ended]
-        while not stop_now and not self._stopped(group) and any(self._grows(member) for member in running):
+        held = {id(member): len(member.payload.tokens) - member.generated_in(self.rollout_id) for member in running}
+
+        def grows(member: Trajectory) -> bool:
+            leg = len(member.payload.tokens) - held[id(member)]
+            return self._grows(member) and (group.leg_tokens is None or leg < group.leg_tokens)
+
+        while not stop_now and not self._stopped(group) and any(map(grows, running)):
             await asyncio.sleep(0)
             if group.index in self.errors:
                 raise self.errors[group.index]
             for member in running:
-                if self._grows(member):
+                if grows(member):
                     member.payload.tokens.append(len(member.payload.tokens))
         if not any(self._grows(member) for member in running):
             await asyncio.sleep(self.judge_s.get(group.index, 0))
@@ -87,7 +93,7 @@ class FakeEngine:
         return len(member.payload.tokens) < min(member.payload.need, self.max_len)
 
     def _after(self, group: Group, judged: bool) -> Group:
-        return Group(group.index, [self._ended(group.index, old, judged) for old in group.members], group.stalls)
+        return replace(group, members=[self._ended(group.index, old, judged) for old in group.members])
 
     def _ended(self, index: int, old: Trajectory, judged: bool) -> Trajectory:
         if old.has_ended:
@@ -100,6 +106,17 @@ class FakeEngine:
         new.move((S.FINISHED if length >= old.payload.need else S.TRUNCATED) if ended else S.PARTIAL)
         new.rewarded = ended and judged and self.rewarded(index)
         return new
+
+    def ended(self, group: Group) -> int:
+        return sum(member.finished or self._has_ended_now(group, member) for member in group.members)
+
+    def _has_ended_now(self, group: Group, member: Trajectory) -> bool:
+        return not member.has_ended and not self._grows(member) and self.rewarded(group.index)
+
+    def split(self, group: Group, count: int) -> tuple[Group, Group]:
+        ended = [member for member in group.members if member.finished][:count]
+        rest = [member for member in group.members if not any(member is one for one in ended)]
+        return Group(group.index, ended, earlier=group.earlier), Group(group.index, rest, earlier=group.earlier + count)
 
     async def abort_all(self, deadline: float) -> None:
         self.aborting = True
@@ -118,7 +135,9 @@ class FakeEngine:
 
     def restart(self, group: Group) -> Group:
         self.restarted.append(group.index)
-        return prompt(group.index, [member.payload.need for member in group.members])
+        fresh = prompt(group.index, [member.payload.need for member in group.members])
+        fresh.earlier = group.earlier
+        return fresh
 
 
 class FakeSource:

@@ -31,6 +31,7 @@ def scenarios(draw: st.DrawFn) -> dict[str, object]:
         "keep_partials": draw(st.sampled_from([True, True, True, False])),
         "cap": draw(st.integers(0, 5)),
         "at_cap": draw(st.sampled_from(list(AtCap))),
+        "leg_tokens": draw(st.sampled_from([None, None, 1, 7, 25])),
         "crash_after": draw(st.sampled_from([None, 1, 2])),
     }
 
@@ -64,7 +65,7 @@ def check_lengths(group: Group) -> None:
         assert versions == sorted(versions)
 
 
-def check_round(result: RoundResult, held_before: int, policy: StalenessPolicy) -> None:
+def check_round(result: RoundResult, held_before: int, source: FakeSource, policy: StalenessPolicy) -> None:
     plan = result.plan
     assert len(result.trained) == plan.target
     for group in result.trained:
@@ -79,7 +80,8 @@ def check_round(result: RoundResult, held_before: int, policy: StalenessPolicy) 
             assert all(0 <= age <= policy.cap for age in weighted), "no trained token is older than the cap"
     for group in (*result.recycled, *result.surplus):
         check_lengths(group)
-    spent = result.trained_tokens + result.recycled_tokens + result.wasted_tokens
+    held = sum(group.tokens for group in source.buffer.values())
+    spent = result.trained_tokens + held + result.wasted_tokens
     assert held_before + result.generated_tokens == spent, "every token is trained, kept or counted as wasted"
 
 
@@ -110,10 +112,11 @@ async def rounds(scenario: dict[str, object]) -> None:
             judge=lambda group, remaining: Verdict(not hit("drop", group.index), "low"),
             staleness=policy,
             keep_partials=scenario["keep_partials"],
+            leg_tokens=scenario["leg_tokens"],
         )
         ledger.enter(result)
         ledger.check(source)
-        check_round(result, held_before, policy)
+        check_round(result, held_before, source, policy)
         if number == scenario["crash_after"] and saved is not None:
             # Back to the last checkpoint: weights, counters and buffer of that round.
             source.buffer, source.next, ledger = copy.deepcopy(saved)
@@ -125,6 +128,66 @@ async def rounds(scenario: dict[str, object]) -> None:
 @given(scenarios())
 def test_rounds(scenario: dict[str, object]) -> None:
     asyncio.run(rounds(scenario))
+
+
+@st.composite
+def by_samples(draw: st.DrawFn) -> dict[str, object]:
+    members = draw(st.integers(1, 4))
+    return {
+        **draw(scenarios()),
+        "members": members,
+        "min_group": draw(st.integers(1, members)),
+        "drop_every": 0,
+        "keep_partials": True,
+    }
+
+
+async def rounds_by_samples(scenario: dict[str, object]) -> None:
+    """Every response is trained once, dropped once or held; batches have exactly the asked size."""
+    needs, members, target = scenario["needs"], scenario["members"], scenario["target"]
+    engine = FakeEngine(max_len=LONG - 10)
+    source = FakeSource(
+        lambda index: prompt(index, [needs[(index * 7 + i) % len(needs)] for i in range(members)]),  # type: ignore
+        engine.max_len,
+    )
+    no_reward = scenario["no_reward_every"]
+    engine.rewarded = lambda index: not (no_reward and index % no_reward == 1)  # type: ignore[operator]
+    trained: dict[int, int] = {}
+    dropped: dict[int, int] = {}
+    policy = StalenessPolicy(scenario["cap"], scenario["at_cap"])  # type: ignore[arg-type]
+    for number, update in enumerate(scenario["updates"]):  # type: ignore[arg-type, var-annotated]
+        engine.rollout_id, engine.version = number, engine.version + update
+        result = await play(
+            engine,
+            source,
+            target,  # type: ignore[arg-type]
+            scenario["over"],  # type: ignore[arg-type]
+            staleness=policy,
+            target_samples=target * members,  # type: ignore[operator]
+            min_group=scenario["min_group"],
+            leg_tokens=scenario["leg_tokens"],
+        )
+        assert sum(len(group.members) for group in result.trained) == target * members  # type: ignore[operator]
+        for group in result.trained:
+            assert group.finished
+            assert group.members
+            check_lengths(group)
+            if policy.at_cap is not AtCap.MASK:
+                assert group.lag(engine.version) <= policy.cap
+            trained[group.index] = trained.get(group.index, 0) + len(group.members)
+        for drop in result.dropped:
+            dropped[drop.group.index] = dropped.get(drop.group.index, 0) + len(drop.group.members)
+        for index in range(source.next):
+            held = len(source.buffer[index].members) if index in source.buffer else 0
+            assert trained.get(index, 0) + dropped.get(index, 0) + held == members
+            if held:
+                assert source.buffer[index].earlier == trained.get(index, 0)
+
+
+@settings(max_examples=150, deadline=None)
+@given(by_samples())
+def test_rounds_by_samples(scenario: dict[str, object]) -> None:
+    asyncio.run(rounds_by_samples(scenario))
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.booleans()), max_size=30))

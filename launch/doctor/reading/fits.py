@@ -29,7 +29,7 @@ def read(host: Host | None, device: str) -> tuple[Fit, ...] | Unread:
     if host is None:
         return Unread("no host was found")
     try:
-        reports = versions.reports(host, device, april=True)
+        reports = versions.reports(host, device, versions.needed(device, april=True, correction=True))
     except OSError as error:
         return Unread(f"{error.filename}: {error.strerror}")
     return tuple(

@@ -30,6 +30,10 @@ def test_flags_and_their_defaults() -> None:
         "april_drain_deadline": 120.0,
         "april_buffer_dir": None,
         "april_buffer_max_gb": None,
+        "april_stop": "groups",
+        "april_min_group_size": 0,
+        "april_leg_budget": 1.0,
+        "april_over_sampling": "fixed",
         "april_correction": "none",
         "april_correction_clip": [0.0, 2.0],
         "april_correction_decay": 1.0,
@@ -61,6 +65,11 @@ def test_our_flags_may_be_missing() -> None:
         ({"april_drain_deadline": 0}, "--april-drain-deadline is 0.0: it must be a positive number of seconds"),
         ({"april_drain_deadline": "nan"}, "--april-drain-deadline is nan"),
         ({"april_buffer_max_gb": 0}, "--april-buffer-max-gb is 0.0: it must be a positive number of gigabytes"),
+        ({"april_min_group_size": 3}, r"--april-min-group-size is 3: it must be at most --n-samples-per-prompt \(2\)"),
+        ({"april_leg_budget": 0}, "--april-leg-budget is 0.0: it must be auto, or above 0 and at most 1"),
+        ({"april_leg_budget": "auto"}, "--april-leg-budget is auto: it must be 1 without --partial-rollout"),
+        ({"april_stop": "samples", "group_rm": True}, "--group-rm needs whole groups; use --april-stop groups"),
+        ({"april_stop": "samples"}, "--custom-reward-post-process-path is None, it must be april.rewards.post_process"),
     ],
 )
 def test_a_wrong_value_names_flag_value_and_what_would_be_right(changes: dict[str, Any], message: str) -> None:

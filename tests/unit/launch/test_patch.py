@@ -41,7 +41,13 @@ def test_check_of_a_tree(miles: Path, capsys: Any) -> None:
     assert code == 0
     assert {"target", "version", "patches", "features"} <= set(body)
     assert all(entry["status"] == "ok" for entry in body["patches"] + body["contracts"])
-    assert body["features"] == {"host": "works", "april": "works", "telemetry": "works", "cpu": "works"}
+    assert body["features"] == {
+        "host": "works",
+        "april": "works",
+        "correction": "works",
+        "telemetry": "works",
+        "cpu": "works",
+    }
 
 
 def test_a_deliberately_changed_target_is_refused_by_name(miles: Path, capsys: Any) -> None:
@@ -140,7 +146,7 @@ def test_every_version_that_is_supported_is_recorded() -> None:
 
 
 def test_the_matrix_tells_what_is_no_longer_as_recorded(miles: Path, monkeypatch: Any, capsys: Any) -> None:
-    works = {"host": "works", "april": "works", "telemetry": "works", "cpu": "works"}
+    works = dict.fromkeys(("host", "april", "correction", "telemetry", "cpu"), "works")
     entries = [
         matrix.Entry("miles", "0.0.2", works, "seen"),
         matrix.Entry("miles", "0.0.2", {**works, "cpu": "refused"}, "seen"),
