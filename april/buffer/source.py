@@ -106,7 +106,9 @@ class _PartialDataSource:
         """Keep groups for a later round. Raises AprilError for one of another size than ``--n-samples-per-prompt``."""
         size = self.args.n_samples_per_prompt
         for group in groups:
-            if len(group) != size:
+            # By samples a group is trained in parts: those trained before are missing in what comes back.
+            whole = samples.group_of(group)
+            if len(group) != size and not 0 < whole.earlier < size:
                 raise AprilError(f"a group of {len(group)} samples came back, --n-samples-per-prompt is {size}")
         self.buffer.put([samples.group_of(group) for group in groups])
 
