@@ -31,6 +31,7 @@ setup(
     package_data={
         "april.configs": ["**/*.txt", "**/*.in", "**/*.yaml", "**/*.json"],
         "april.patches": ["fingerprints.json"],
+        "april.memory": ["native/*.cpp", "native/*.h", "native/*/*.cpp"],
     },
     install_requires=["packaging>=23", "wrapt>=1.16", "psutil>=5.9"],
     entry_points={
