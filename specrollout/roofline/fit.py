@@ -1,0 +1,149 @@
+"""Parameters of our form from a sweep: robust least squares of log times, in log parameters, with expectations as priors.
+
+A residual is log(predicted / measured) in units of NOISE; T_D, T_V, the cycle and the speedup count once each, T_T more. Starved rows
+take no part. What the engine does (`EngineTraits`) is found by refitting with each alternative. scipy is imported where it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from april.errors import UsageError
+from specrollout.roofline.constants import ModelConstants
+from specrollout.roofline.model import Floats, LatencyModel, speedup
+from specrollout.roofline.parameters import Parameter, bounds, parameters, spreads, start_vector
+from specrollout.roofline.physical import PhysicalForm
+from specrollout.roofline.starved import without_starved
+from specrollout.roofline.sweep import DRAFTER, TARGET, VERIFY, Cycles, Points, Sweep
+from specrollout.roofline.tiles import GRAPH_PADDINGS, EngineTraits
+
+NOISE = 0.03  # expected relative error of a time: what such a form leaves unexplained
+TARGET_WEIGHT = 1.5  # T_T is in every decision
+GEMM_SPREAD = 0.1  # how far a measured GEMM throughput may be from that of a step (log)
+TRAIT_MARGIN = 3.0  # an alternative must lower the cost (a log likelihood) by this
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """A fitted form; `covariance` is that of the logarithms of its parameters, `cost` half the sum of robust squares."""
+
+    form: PhysicalForm
+    covariance: Floats
+    cost: float
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The rows of a sweep as arrays, by mode and draft length."""
+
+    target: Points
+    drafter: tuple[tuple[int, Points], ...]
+    verify: tuple[tuple[int, Points], ...]
+    cycles: tuple[Cycles, ...]
+
+    @classmethod
+    def of(cls, sweep: Sweep) -> Measured:
+        """Arrange a sweep."""
+        gammas = sweep.gammas
+        return cls(
+            sweep.points(TARGET),
+            tuple((g, sweep.points(DRAFTER, g)) for g in gammas),
+            tuple((g, sweep.points(VERIFY, g)) for g in gammas),
+            tuple(sweep.cycles(g) for g in gammas),
+        )
+
+    def log_errors(self, model: LatencyModel) -> dict[str, list[Floats]]:
+        """log(predicted / measured) of each time, of the cycles and of the speedups."""
+        t = self.target
+        found = {"target": [np.log(model.t_target(t.batch, t.context) / t.seconds)]}
+        found["drafter"] = [np.log(model.t_drafter(p.batch, p.context, g) / p.seconds) for g, p in self.drafter]
+        found["verify"] = [np.log(model.t_verify(p.batch, p.context, g) / p.seconds) for g, p in self.verify]
+        predicted = [speedup(model, c.batch, c.context, c.gamma, 1.0) for c in self.cycles]
+        found["speedup"] = [np.log(p * c.seconds / c.t_target) for p, c in zip(predicted, self.cycles, strict=True)]
+        targets = [np.log(model.t_target(c.batch, c.context) / c.t_target) for c in self.cycles]
+        found["cycle"] = [t_t - s for t_t, s in zip(targets, found["speedup"], strict=True)]
+        return found
+
+
+def fit(sweep: Sweep, constants: ModelConstants, gemm_flop_per_s: float | None = None) -> Fitted:
+    """Fit parameters and traits to a sweep."""
+    _check_shape(constants)
+    measured = Measured.of(without_starved(sweep))
+    table = _expectations(constants, measured, gemm_flop_per_s)
+
+    def attempt(traits: EngineTraits, start: Floats | None = None) -> Fitted:
+        return _least_squares(measured, constants, traits, table, start)
+
+    best = attempt(EngineTraits())
+    for alternatives in _alternatives():
+        tried = [attempt(change(best.form.traits), np.array(best.form.log_values)) for change in alternatives]
+        chosen = min(tried, key=lambda fitted: fitted.cost)
+        if chosen.cost < best.cost - TRAIT_MARGIN:
+            best = chosen
+    return best
+
+
+def _check_shape(constants: ModelConstants) -> None:
+    absent = {"L": constants.layers, "n_heads": constants.heads}
+    if constants.tp > 1:
+        absent["D"] = constants.width
+    missing = [name for name, value in absent.items() if not value]
+    if missing:
+        raise UsageError(
+            f"the constants hold no {', '.join(missing)}, which --form best needs; --form paper does without"
+        )
+
+
+def _alternatives() -> list[list[Callable[[EngineTraits], EngineTraits]]]:
+    return [
+        [lambda t, padding=p: replace(t, graph_padding=padding) for p in GRAPH_PADDINGS[1:]],  # type: ignore[misc]
+        [lambda t: replace(t, shared_prefix=False)],
+        [lambda t: replace(t, quantized_tiles=False)],
+    ]
+
+
+def _expectations(constants: ModelConstants, measured: Measured, gemm: float | None) -> tuple[Parameter, ...]:
+    """The table of parameters, its scale-free starts moved to what the fastest and the largest passes reach."""
+    reached = max(float(np.max(p.batch * (g + 1) / p.seconds)) for g, p in measured.verify) * constants.dense_flop
+    starts = {
+        "bandwidth_bytes_per_s": constants.read_bytes / float(measured.target.seconds.min()),
+        "dense_flop_per_s": reached if gemm is None else gemm,
+        "quantized_flop_per_s": reached / 2,
+    }
+    table = []
+    for p in parameters(constants.tp):
+        spread = GEMM_SPREAD if p.name == "dense_flop_per_s" and gemm is not None else p.spread
+        table.append(replace(p, start=float(np.clip(starts.get(p.name, p.start), p.low, p.high)), spread=spread))
+    return tuple(table)
+
+
+def _least_squares(
+    measured: Measured,
+    constants: ModelConstants,
+    traits: EngineTraits,
+    table: tuple[Parameter, ...],
+    start: Floats | None = None,
+) -> Fitted:
+    from scipy.optimize import least_squares
+
+    expected, spread = start_vector(table), spreads(table)
+    low, high = bounds(table)
+
+    def residuals(values: Floats) -> Floats:
+        errors = measured.log_errors(PhysicalForm(constants, traits, tuple(values)))
+        weighted = [(TARGET_WEIGHT if what == "target" else 1.0) * e / NOISE for what, es in errors.items() for e in es]
+        return np.concatenate([*weighted, (values - expected) / spread])
+
+    first = np.clip(expected if start is None else start, low + 1e-6, high - 1e-6)
+    result = least_squares(residuals, first, bounds=(low, high), loss="cauchy", x_scale=0.1, max_nfev=400)
+    return Fitted(
+        PhysicalForm(constants, traits, tuple(map(float, result.x))), _covariance(result.jac), float(result.cost)
+    )
+
+
+def _covariance(jacobian: Floats) -> Floats:
+    """Inverse of the Gauss-Newton Hessian, which the priors keep from being singular."""
+    return np.linalg.pinv(jacobian.T @ jacobian)
