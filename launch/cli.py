@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Callable
 
@@ -11,9 +12,11 @@ from april.errors import AprilError
 COMMANDS = {
     "train": ("april.launch.train.command", "train with the overlay: april train [our flags] [slime flags]"),
     "quickstart": ("april.launch.quickstart.main", "see it learn on a CPU: a small policy, with and without april"),
+    "bench": ("april.launch.bench.main", "measure here: rollouts of the host and of april, on one real server"),
     "patch": ("april.launch.patch.main", "what is changed upstream, and whether it fits a version: list, check, diff"),
     "doctor": ("april.launch.doctor.main", "check this machine: versions, patches, devices; each fault with a remedy"),
     "buffer": ("april.launch.buffer.main", "look at a buffer of partials: show, verify, export to parquet"),
+    "memory": ("april.launch.memory.main", "pause and resume of memory by tag: selftest"),
 }
 
 
@@ -26,6 +29,13 @@ def main(argv: list[str] | None = None) -> int:
     name, rest = words[0], words[1:]
     try:
         return _command(name)(rest)
+    except KeyboardInterrupt:
+        print("april: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # Whoever read our output has had enough; nothing may be written when the interpreter ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except AprilError as error:
         print(f"april: error: {error}", file=sys.stderr)
         return error.exit_code

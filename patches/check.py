@@ -14,6 +14,9 @@ from april.patches import fingerprint
 from april.patches.core import Feature, Patch, Row, Target
 from april.patches.sources import UNKNOWN, Source
 
+TOLD_BY_CODE = ("miles", "slime")
+"""Packages of which so much code is compared that a tree without a version is known by it."""
+
 
 class Status(str, enum.Enum):
     """How a row stands on a source."""
@@ -105,24 +108,33 @@ def report(source: Source, rows: Iterable[Row]) -> Report:
 def examine(row: Row, source: Source) -> Finding:
     """Compare one row with a source."""
     faults = [fault for target in row.targets if (fault := _target_fault(row, target, source))]
+    if row.exact and not faults and not _one_version(row, source):
+        faults = [(Status.CHANGED, f"its targets in {source.label} are those of different versions")]
     if faults:
         worst = Status.MISSING if any(status is Status.MISSING for status, _ in faults) else Status.CHANGED
         return Finding(row, worst, f"{row.name}: {'; '.join(text for _, text in faults)}")
-    if not in_range(source.version, row.versions):
+    inside = in_range(source.version, row.versions)
+    if inside is False:
         detail = f"{row.name}: {source.package} {source.version} is outside {row.versions}, where it was shown to work"
+        return Finding(row, Status.OUT_OF_RANGE, detail)
+    if inside is None and source.package not in TOLD_BY_CODE:
+        detail = (
+            f"{row.name}: the version of {source.label} cannot be told ({source.version}); verified: {row.versions}"
+        )
         return Finding(row, Status.OUT_OF_RANGE, detail)
     return Finding(row, Status.OK)
 
 
-def in_range(version: str, specifier: str) -> bool:
-    """Whether a version satisfies a specifier; one that cannot be read is judged by the code alone."""
+def in_range(version: str, specifiers: str) -> bool | None:
+    """Whether a version satisfies one of the specifiers (separated by ``|``); None where it cannot be read."""
     from packaging.specifiers import SpecifierSet
     from packaging.version import InvalidVersion, Version
 
     try:
-        return SpecifierSet(specifier).contains(Version(version), prereleases=True)
+        found = Version(version)
     except InvalidVersion:
-        return True
+        return None
+    return any(SpecifierSet(text).contains(found, prereleases=True) for text in specifiers.split("|"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,17 +162,26 @@ def locate(target: Target, source: Source) -> Found | None:
     return None
 
 
-def _definitions(source: Source, module: str, attribute: str) -> list[tuple[bytes, list[Any]]]:
+def _definitions(
+    source: Source, module: str, attribute: str, seen: tuple[tuple[str, str], ...] = ()
+) -> list[tuple[bytes, list[Any]]]:
     """Where ``attribute`` is bound; a name imported from the same package is followed to where it is made."""
     content = source.module(module)
     nodes = fingerprint.find(content, attribute) if content is not None else []
     if content is None or not nodes:
         return []
     parts = [(content, nodes)]
-    for home, name in fingerprint.imported(nodes, module):
-        if home.partition(".")[0] == source.package and home != module:
-            parts += _definitions(source, home, name)
+    for home, name in fingerprint.imported(nodes, module, source.is_package(module)):
+        if home.partition(".")[0] == source.package and (home, name) not in seen:
+            parts += _definitions(source, home, name, (*seen, (home, name)))
     return parts
+
+
+def _one_version(row: Row, source: Source) -> bool:
+    """Whether there is one verified version that all targets are of."""
+    found = [part for target in row.targets if (part := locate(target, source)) is not None]
+    recorded = verified().get(source.package, {}).values()
+    return any(all(prints.get(part.place) == part.fingerprint() for part in found) for prints in recorded)
 
 
 def _target_fault(row: Row, target: Target, source: Source) -> tuple[Status, str] | None:

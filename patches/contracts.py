@@ -6,9 +6,7 @@ A version on which one of them is different is refused until somebody has looked
 from __future__ import annotations
 
 from april.patches.core import Contract, Feature, targets
-from april.patches.table import MILES_URL, MILES_VERSIONS, SGLANG_URL, SLIME_URL, SLIME_VERSIONS
-
-SGLANG_VERSIONS = ">=0.5.12,<0.5.16"
+from april.patches.table import MILES_URL, MILES_VERSIONS, SGLANG_URL, SGLANG_VERSIONS, SLIME_URL, SLIME_VERSIONS
 
 SGLANG: tuple[Contract, ...] = (
     Contract(
@@ -22,13 +20,12 @@ SGLANG: tuple[Contract, ...] = (
         versions=SGLANG_VERSIONS,
         reason="loads our plugin in each of SGLang's processes and wraps the targets",
         link=f"{SGLANG_URL}/sglang/srt/plugins/__init__.py",
-        exact=False,
     ),
     Contract(
         name="sglang-cpu-engine",
         feature=Feature.CPU,
         targets=targets("sglang.srt.layers.attention.torch_native_backend:TorchNativeAttnBackend"),
-        versions=">=0.5.13,<0.5.16",
+        versions="==0.5.13.post1 | ==0.5.15.post1",
         reason="the server starts where there is no sgl_kernel, whose wheels are for GPUs: 0.5.12 and 0.5.23 import it",
         link=f"{SGLANG_URL}/sglang/srt/mem_cache/memory_pool_host.py",
         exact=False,
@@ -40,6 +37,7 @@ SGLANG: tuple[Contract, ...] = (
             "sglang.srt.entrypoints.http_server:abort_request",
             "sglang.srt.managers.io_struct:AbortReq",
             "sglang.srt.managers.tokenizer_manager:TokenizerManager.abort_request",
+            "sglang.srt.managers.scheduler:Scheduler.abort_request",
         ),
         versions=SGLANG_VERSIONS,
         reason="ends a round: abort_all returns every running request with what it has",

@@ -7,6 +7,7 @@ the edited files with the SHA-256 of what they were.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -16,13 +17,13 @@ from pathlib import Path
 
 from april.errors import UsageError
 from april.patches.core import Patch
-from april.patches.sources import DISTRIBUTIONS
 
 MANIFEST = ".april-patches.json"
 BEGIN = b"# >>> april patch (`april patch revert --to TREE` takes these lines out)"
 END = b"# <<< april patch"
 CALL = b'__import__("april.patches.edited", fromlist=["apply"]).apply(__name__)'
 ROOTS = ("", "python", "src")
+EDITABLE = ("sglang", "slime", "miles")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,67 +51,88 @@ def plan(tree: Path, package: str, patches: Iterable[Patch]) -> list[Edit]:
     return [Edit(file, tuple(names)) for file, names in sorted(files.items())]
 
 
-def package_in(tree: Path) -> str:
-    """The package whose source ``tree`` holds.
+def packages_in(tree: Path) -> list[str]:
+    """The packages in ``tree`` that can be edited.
 
     Raises:
-        UsageError: when it is no folder or holds none of the packages that we patch.
+        UsageError: when it is no folder or holds none of them.
     """
     if not tree.is_dir():
         raise UsageError(f"{tree} is no folder: give the source tree to edit")
-    for package in ("sglang", "slime", "miles"):
-        if any((tree / root / package).is_dir() for root in ROOTS):
-            return package
-    raise UsageError(f"{tree} holds none of {', '.join(DISTRIBUTIONS)}: give the folder that contains the package")
+    found = [name for name in EDITABLE if any((tree / root / name).is_dir() for root in ROOTS)]
+    if not found:
+        raise UsageError(f"{tree} holds none of {', '.join(EDITABLE)}: give the folder that contains the package")
+    return found
 
 
 def apply(tree: Path, edits: list[Edit]) -> list[str]:
     """Edit the files; returns those that were edited now. Interrupted at any point, ``revert`` restores the tree.
 
     Raises:
-        UsageError: when a file cannot be written.
+        UsageError: when a file cannot be read or written.
     """
     manifest = _read_manifest(tree)
-    for edit in edits:
-        if BEGIN not in (tree / edit.file).read_bytes():
-            manifest[edit.file] = _digest((tree / edit.file).read_bytes())
+    contents = {edit.file: _read(tree / edit.file) for edit in edits}
+    for file, content in contents.items():
+        bare = content if BEGIN not in content else _without_block(content)
+        if bare is not None and (BEGIN not in content or file not in manifest):
+            manifest[file] = _digest(bare)
     _replace(tree / MANIFEST, json.dumps(manifest, indent=1, sort_keys=True).encode() + b"\n")
     edited = []
-    for edit in edits:
-        content = (tree / edit.file).read_bytes()
+    for file, content in contents.items():
         if BEGIN not in content:
-            _replace(tree / edit.file, content + _block(content))
-            edited.append(edit.file)
+            _replace(tree / file, content + _block(content))
+            edited.append(file)
     return edited
 
 
-def revert(tree: Path) -> tuple[list[str], list[str]]:
-    """Take our lines out; returns the files restored, and those that somebody else has edited as well.
+@dataclass(frozen=True, slots=True)
+class Reverted:
+    """What ``revert`` did with a file: ``restored`` byte for byte, our lines taken out of one ``edited`` since, or
+    ``replaced`` by a version without them (or removed), where nothing was to be done."""
+
+    file: str
+    how: str
+
+
+def revert(tree: Path) -> list[Reverted]:
+    """Take our lines out. Without a manifest (a copied tree) they are looked for.
 
     Raises:
         UsageError: when the tree was not edited by ``apply``, or our lines in a file were changed; nothing is done.
     """
-    manifest = _read_manifest(tree)
+    manifest = _read_manifest(tree) or dict.fromkeys(_edited_files(tree), "")
     if not manifest:
-        raise UsageError(f"{tree} has no {MANIFEST}: `april patch apply` has not edited it")
-    restored, edited_since = {}, []
+        raise UsageError(f"{tree} has no {MANIFEST} and none of our lines: `april patch apply` has not edited it")
+    done, bare_files = [], {}
     for file, original in manifest.items():
-        try:
-            content = (tree / file).read_bytes()
-        except OSError as error:
-            raise UsageError(f"{tree / file}: {error.strerror}; nothing was reverted") from error
-        if _digest(content) == original:
+        content = _read(tree / file) if (tree / file).exists() else b""
+        if BEGIN not in content:
+            how = "restored" if _digest(content) == original else "replaced"
+            done.append(Reverted(file, how))
             continue
         bare = _without_block(content)
         if bare is None:
             raise UsageError(f"{tree / file}: our lines in it were changed; nothing was reverted. Restore it by hand")
-        restored[file] = bare
-        if _digest(bare) != original:
-            edited_since.append(file)
-    for file, bare in restored.items():
+        bare_files[file] = bare
+        done.append(Reverted(file, "restored" if _digest(bare) == original else "edited"))
+    for file, bare in bare_files.items():
         _replace(tree / file, bare)
-    (tree / MANIFEST).unlink()
-    return list(restored), edited_since
+    (tree / MANIFEST).unlink(missing_ok=True)
+    return done
+
+
+def _edited_files(tree: Path) -> list[str]:
+    folders = [tree / root / name for root in ROOTS for name in EDITABLE]
+    files = [path for folder in folders if folder.is_dir() for path in sorted(folder.rglob("*.py"))]
+    return [str(path.relative_to(tree)) for path in files if BEGIN in _read(path)]
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from error
 
 
 def _block(content: bytes) -> bytes:
@@ -130,8 +152,9 @@ def _without_block(content: bytes) -> bytes | None:
         for suffix in (b"", b" no-eol"):
             block = eol.join((BEGIN + suffix, CALL, END, b""))
             if content[start : start + len(block)] == block:
-                before = content[:start].removesuffix(eol) if suffix else content[:start]
-                return before + content[start + len(block) :]
+                before, after = content[:start], content[start + len(block) :]
+                # Where somebody has written more since, the line end that we added is theirs now.
+                return (before.removesuffix(eol) if suffix and not after else before) + after
     return None
 
 
@@ -146,24 +169,31 @@ def _read_manifest(tree: Path) -> dict[str, str]:
     if not path.is_file():
         return {}
     try:
-        data: dict[str, str] = json.loads(path.read_text())
-    except ValueError as error:
-        raise UsageError(f"{path} cannot be read ({error}): restore the tree from its source") from error
-    return data
+        data = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path} cannot be read ({error}): remove it, and our lines are looked for") from error
+    if not isinstance(data, dict):
+        raise UsageError(f"{path} is no list of files: remove it, and our lines are looked for")
+    return {str(file): str(digest) for file, digest in data.items()}
 
 
 def _replace(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all, with the permissions that it had."""
+    """Write a file whole or not at all, with the permissions and the owner that it had; a link stays one."""
+    path = path.resolve()
     draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        draft.write_bytes(content)
-        if path.exists():
-            draft.chmod(path.stat().st_mode)
-        draft.replace(path)
+        try:
+            draft.write_bytes(content)
+            if path.exists():
+                had = path.stat()
+                draft.chmod(had.st_mode)
+                with contextlib.suppress(PermissionError):
+                    os.chown(draft, had.st_uid, had.st_gid)
+            draft.replace(path)
+        finally:
+            draft.unlink(missing_ok=True)
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}; `april patch revert` restores what was edited") from error
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 def _digest(content: bytes) -> str:

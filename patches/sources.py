@@ -13,6 +13,7 @@ import re
 import subprocess
 import tarfile
 import zipfile
+import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -32,8 +33,11 @@ DISTRIBUTIONS = {
 """Distribution of each top-level package that we depend on in detail."""
 
 UNKNOWN = "unknown"
+UNREADABLE = (OSError, EOFError, zipfile.BadZipFile, tarfile.TarError, zlib.error)
+"""What reading a damaged or forbidden file raises."""
 SETUPS = ("setup.py", "pyproject.toml")
 _ROOTS = ("", "python/", "src/")
+_TOLD = re.compile(rb"^_*version_*\s*=.*?[\"'](\d[^\"']*)[\"']", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -53,30 +57,48 @@ class Source:
     read: Callable[[str], bytes | None]
 
     @functools.cached_property
-    def _modules(self) -> dict[str, bytes | None]:
+    def _modules(self) -> dict[str, tuple[bytes | None, bool]]:
         return {}
 
     def module(self, name: str) -> bytes | None:
-        """The source of a module by its dotted name, or None where there is none."""
+        """The source of a module by its dotted name, or None where there is none.
+
+        Raises:
+            UsageError: when it is there and cannot be read.
+        """
+        return self._load(name)[0]
+
+    def is_package(self, name: str) -> bool:
+        """Whether a module is a package's ``__init__``, from which relative imports count differently."""
+        return self._load(name)[1]
+
+    def _load(self, name: str) -> tuple[bytes | None, bool]:
         if name not in self._modules:
             path = name.replace(".", "/")
-            found = (self.read(candidate) for candidate in (f"{path}.py", f"{path}/__init__.py"))
-            self._modules[name] = next((data for data in found if data is not None), None)
+            try:
+                plain = self.read(f"{path}.py")
+                found = (plain, False) if plain is not None else (self.read(f"{path}/__init__.py"), True)
+            except UNREADABLE as error:
+                raise UsageError(f"{self.label}: {path} cannot be read ({error or type(error).__name__})") from error
+            self._modules[name] = found
         return self._modules[name]
 
 
 def installed(package: str) -> Source | None:
     """The package as ``import`` would find it, or None. Raises nothing for a broken one: it cannot be read then."""
+    label = f"installed {DISTRIBUTIONS.get(package, package)}"
     spec = importlib.util.find_spec(package)
-    if spec is None or not spec.submodule_search_locations:
-        return None
-    places = [Path(place).parent for place in spec.submodule_search_locations]
-    source = _tree(package, f"installed {DISTRIBUTIONS[package]}", places)
     try:
-        version = importlib.metadata.version(DISTRIBUTIONS[package])
-    except importlib.metadata.PackageNotFoundError:
-        return source
-    return Source(package, source.label, version, source.read)
+        version = importlib.metadata.version(DISTRIBUTIONS.get(package, package)) or UNKNOWN
+    except (importlib.metadata.PackageNotFoundError, UnicodeDecodeError, TypeError):
+        version = None
+    places = [Path(place).parent for place in ((spec.submodule_search_locations or ()) if spec else ())]
+    if not places:
+        # Metadata without a package, or a module of that name that is no package: nothing of it can be what we need.
+        nothing = Source(package, label, version or UNKNOWN, lambda path: None)
+        return None if spec is None and version is None else nothing
+    source = _tree(package, label, places)
+    return Source(package, label, version or source.version, source.read)
 
 
 def at(package: str, place: str) -> Source:
@@ -85,11 +107,17 @@ def at(package: str, place: str) -> Source:
     Raises:
         UsageError: when there is no such place, or the package is not in it.
     """
-    path = Path(place).expanduser()
+    try:
+        return _at(package, place, Path(place).expanduser())
+    except (*UNREADABLE, RuntimeError) as error:
+        raise UsageError(f"{place} cannot be read ({error or type(error).__name__})") from error
+
+
+def _at(package: str, place: str, path: Path) -> Source:
     if path.is_dir():
         nested = path.parent if path.name == package and (path / "__init__.py").is_file() else path
         source: Source | None = _tree(package, place, [nested / root for root in _ROOTS])
-    elif zipfile.is_zipfile(path):
+    elif path.is_file() and zipfile.is_zipfile(path):
         source = _wheel(package, path)
     elif path.is_file() and tarfile.is_tarfile(path):
         source = _sdist(package, path)
@@ -109,7 +137,10 @@ def in_history(package: str, clone: Path, revision: str) -> Source:
     """
 
     def git(*words: str) -> bytes | None:
-        done = subprocess.run(["git", "-C", str(clone), *words], capture_output=True)
+        try:
+            done = subprocess.run(["git", "-C", str(clone), *words], capture_output=True)
+        except OSError as error:
+            raise UsageError(f"{clone}@{revision} needs git ({error.strerror})") from error
         return None if done.returncode else done.stdout
 
     if git("rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}") is None:
@@ -118,8 +149,10 @@ def in_history(package: str, clone: Path, revision: str) -> Source:
     prefix = next(held, None)
     if prefix is None:
         raise UsageError(f"{clone} at {revision} holds no package {package}")
-    texts = ((git("show", f"{revision}:{prefix}{setup}") or b"").decode("utf-8", "replace") for setup in SETUPS)
-    version = next((found for text in texts if (found := _setup_version(text, package))), UNKNOWN)
+    files = [f"{revision}:{root}{setup}" for root in dict.fromkeys(("", prefix)) for setup in SETUPS]
+    texts = ((git("show", file) or b"").decode("utf-8", "replace") for file in files)
+    tag = re.fullmatch(r"v?(\d+\.\d[\w.]*)", revision)
+    version = next((found for text in texts if (found := _setup_version(text, package))), tag[1] if tag else UNKNOWN)
     return Source(package, f"{clone}@{revision}", version, lambda path: git("show", f"{revision}:{prefix}{path}"))
 
 
@@ -147,6 +180,9 @@ def _version(package: str, read: Callable[[str], bytes | None], folders: Iterabl
             file = folder / setup
             if file.is_file() and (version := _setup_version(file.read_text(errors="replace"), package)):
                 return version
+    for module in ("_version.py", "version.py"):
+        if told := _TOLD.search(read(f"{package}/{module}") or b""):
+            return told[1].decode()
     if package == "megatron":
         return _megatron_version(read("megatron/core/package_info.py"))
     return UNKNOWN
@@ -154,9 +190,9 @@ def _version(package: str, read: Callable[[str], bytes | None], folders: Iterabl
 
 def _setup_version(text: str, package: str) -> str | None:
     """The version in a setup.py or pyproject.toml of the package."""
-    if not re.search(rf"\bname\s*=\s*[\"']{package}", text):
+    if not re.search(rf"(?<![\w-])name\s*=\s*[\"']{re.escape(DISTRIBUTIONS[package])}[\"']", text):
         return None
-    found = re.search(r"\bversion\s*=\s*[\"'](\d[^\"']*)[\"']", text)
+    found = re.search(r"(?<![\w-])version\s*=\s*[\"'](\d[^\"']*)[\"']", text)
     return found[1] if found else None
 
 

@@ -17,6 +17,7 @@ SLIME_URL = "https://github.com/THUDM/slime/blob/624b824"
 MILES_URL = "https://github.com/radixark/miles"
 MILES_VERSIONS = "==0.0.2"
 SLIME_VERSIONS = ">=0.2.3,<=0.3.1"
+SGLANG_VERSIONS = "==0.5.12.post1 | ==0.5.13.post1 | ==0.5.15.post1"
 SGLANG_URL = "https://github.com/sgl-project/sglang/blob/v0.5.15.post1/python"
 
 PATCHES: tuple[Patch, ...] = (
@@ -222,7 +223,7 @@ SGLANG_PATCHES: tuple[Patch, ...] = (
         targets=targets(
             "sglang.srt.layers.attention.torch_native_backend:TorchNativeAttnBackend._run_sdpa_forward_decode"
         ),
-        versions=">=0.5.12,<0.5.16",
+        versions=SGLANG_VERSIONS,
         apply="april.patches.cpu.decode_attention:forward_decode",
         around=True,
         processes=frozenset({SCHEDULER}),
@@ -235,7 +236,7 @@ SGLANG_PATCHES: tuple[Patch, ...] = (
         name="sglang-receipts-scheduler",
         feature=Feature.HOST,
         targets=targets("sglang.srt.managers.scheduler:Scheduler.__init__"),
-        versions=">=0.5.12,<0.5.16",
+        versions=SGLANG_VERSIONS,
         apply="april.patches.sglang_plugin:report_scheduler",
         around=True,
         processes=frozenset({SCHEDULER}),
@@ -248,7 +249,7 @@ SGLANG_PATCHES: tuple[Patch, ...] = (
         name="sglang-receipts-tokenizer",
         feature=Feature.HOST,
         targets=targets("sglang.srt.managers.tokenizer_manager:TokenizerManager.__init__"),
-        versions=">=0.5.12,<0.5.16",
+        versions=SGLANG_VERSIONS,
         apply="april.patches.sglang_plugin:report_tokenizer",
         around=True,
         processes=frozenset({TOKENIZER}),

@@ -42,7 +42,7 @@ def _proxy(facts: Facts) -> Check:
 def _plugins(facts: Facts) -> Check:
     """SGLang loads every installed plugin, or those that its variable lists."""
     listed = facts.environ.get(PLUGINS)
-    if listed is None:
+    if not listed:
         return ok(PLUGINS, "not set: SGLang loads the overlay's plugin")
     if "april" in listed.replace(" ", "").split(","):
         return ok(PLUGINS, listed)

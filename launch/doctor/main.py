@@ -15,7 +15,7 @@ from april.launch.environment.detect import DEVICES
 from april.launch.environment.errors import SetupError
 
 from . import device, environment, machine, memory_saver, patches, ray_node, versions
-from .check import Check, Status, unknown, worst
+from .check import Check, Status, fail, unknown, worst
 from .facts import Facts, gather
 
 GROUPS: tuple[tuple[str, Callable[[Facts], list[Check]]], ...] = (
@@ -58,10 +58,13 @@ def run(argv: list[str]) -> int:
     """
     given = parser().parse_args(argv)
     try:
-        facts = gather(os.environ, given.device, given.host)
+        groups = examine(gather(os.environ, given.device, given.host))
     except SetupError as error:
         raise UsageError(str(error)) from error
-    groups = examine(facts)
+    except (OSError, RuntimeError, ValueError) as error:
+        # No working directory, no home, no place for temporary files, metadata that cannot be read: no run either.
+        said = f"this machine cannot be read: {' '.join(str(error).split()) or type(error).__name__}"
+        groups = [("machine", [fail("facts", said, "mend that first; a run needs it as well")])]
     checks = [check for _, found in groups for check in found]
     print(as_json(checks) if given.json else as_text(groups, colour=sys.stdout.isatty()))
     return worst(checks).exit_code

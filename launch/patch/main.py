@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from april import configs
 from april.errors import AprilError, UsageError
 from april.launch.arguments import UsageParser
 from april.launch.patch import matrix, places, tables
@@ -20,7 +21,7 @@ from april.patches.table import PATCHES, SGLANG_PATCHES
 
 ALL_PATCHES: tuple[Patch, ...] = PATCHES + SGLANG_PATCHES
 ROWS: tuple[Row, ...] = (*ALL_PATCHES, *CONTRACTS)
-PLACE = "a source tree, a wheel, an sdist, or a version to download"
+PLACE = places.PLACE
 
 
 def parser() -> argparse.ArgumentParser:
@@ -85,9 +86,13 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> int:
+    wanted = {
+        package: getattr(args, package) for package in places.FLAGS.values() if getattr(args, package) is not None
+    }
     if args.matrix:
+        if wanted:
+            raise UsageError("--matrix checks the versions of configs/support.json: give no place with it")
         return matrix.run(ROWS, args.json)
-    wanted = {package: getattr(args, package) for package in places.FLAGS.values() if getattr(args, package)}
     if wanted:
         found = [places.given(package, place) for package, place in wanted.items()]
     else:
@@ -112,8 +117,13 @@ def _diff(args: argparse.Namespace) -> int:
     row = next((row for row in ROWS if row.name == args.name), None)
     if row is None:
         raise UsageError(f"no patch or contract {args.name!r}: `april patch list` and `list --contracts` name them")
+    if row.package not in DISTRIBUTIONS:
+        raise UsageError(f"{row.name}: {row.package} is Python's own, its versions are not compared")
     old, new = _sides(args, row)
-    differences = diff.compare(row, old, new)
+    try:
+        differences = diff.compare(row, old, new)
+    except SyntaxError as error:
+        raise UsageError(f"{row.name}: a target cannot be read as Python ({error})") from error
     if args.json:
         targets = [{"target": d.target, "status": d.status, "diff": d.text} for d in differences]
         print(json.dumps({"name": row.name, "from": old.version, "to": new.version, "targets": targets}, indent=1))
@@ -133,22 +143,37 @@ def _sides(args: argparse.Namespace, row: Row) -> tuple[Source, Source]:
         raise UsageError(f"{row.package} is not installed here: give --to")
     if args.old:
         return places.given(row.package, args.old), new
-    pin = next(iter(check.verified().get(row.package, {})), None)
+    pin = configs.pins().get(DISTRIBUTIONS[row.package], {}).get("version")
     if pin is None or row.package == "slime":
         raise UsageError(f"give --from, a place with the {row.package} to compare with{f' ({pin})' if pin else ''}")
     return places.given(row.package, pin), new
 
 
 def _apply(args: argparse.Namespace) -> int:
-    tree = Path(args.tree)
-    package = edits.package_in(tree)
-    source = places.given(package, args.tree)
+    tree = Path(args.tree).expanduser()
+    if tree.name in edits.EDITABLE and (tree / "__init__.py").is_file():
+        tree = tree.parent
     wanted = {Feature(name) for name in args.feature} or set(Feature)
+    plan = [edit for package in edits.packages_in(tree) for edit in _plan(tree, package, wanted)]
+    if not plan:
+        names = ", ".join(sorted(feature.value for feature in wanted))
+        raise UsageError(f"nothing of {names} is to be changed in {tree}")
+    edited = edits.apply(tree, plan)
+    for edit in plan:
+        print(f"{'edited' if edit.file in edited else 'was edited'}  {edit.file}: {', '.join(edit.patches)}")
+    print("`april` must be importable where this tree runs; `april patch revert` takes the edits out again")
+    return 0
+
+
+def _plan(tree: Path, package: str, wanted: set[Feature]) -> list[edits.Edit]:
+    """The edits of one package in the tree. Raises AprilError for a patch that is wanted and does not fit."""
+    source = places.given(package, str(tree))
     rows = [
         patch
         for patch in ALL_PATCHES
         if patch.feature in wanted and package in (patch.package, *_hosts(patch, package))
     ]
+    asked = {patch.feature for patch in rows}
     holding = []
     for patch in rows:
         finding = check.examine(patch, source) if patch.package == package else None
@@ -157,19 +182,13 @@ def _apply(args: argparse.Namespace) -> int:
         elif patch.optional:
             print(f"april: skipped: {finding.detail}", file=sys.stderr)
         else:
-            others = sorted({row.feature.value for row in rows} - {patch.feature.value})
-            hint = f"; --feature {' --feature '.join(others)} leaves it out" if others else ""
+            report = check.report(source, ROWS)
+            fit = [
+                each.value for each in report.features if report.verdict(each) is not Verdict.REFUSED and each in asked
+            ]
+            hint = f"; --feature {' --feature '.join(fit)} leaves it out" if fit else ""
             raise AprilError(f"{patch.feature.value} does not fit {tree}: {finding.detail}{hint}")
-    plan = edits.plan(tree, package, holding)
-    if not plan:
-        raise UsageError(
-            f"nothing of {', '.join(sorted(feature.value for feature in wanted))} is to be changed in {tree}"
-        )
-    edited = edits.apply(tree, plan)
-    for edit in plan:
-        print(f"{'edited' if edit.file in edited else 'was edited'}  {edit.file}: {', '.join(edit.patches)}")
-    print("`april` must be importable where this tree runs; `april patch revert` takes the edits out again")
-    return 0
+    return edits.plan(tree, package, holding)
 
 
 def _hosts(patch: Patch, package: str) -> frozenset[str]:
@@ -178,7 +197,12 @@ def _hosts(patch: Patch, package: str) -> frozenset[str]:
 
 
 def _revert(args: argparse.Namespace) -> int:
-    restored, edited_since = edits.revert(Path(args.tree))
-    for file in restored:
-        print(f"{'our lines are out, but it was edited since' if file in edited_since else 'restored'}  {file}")
-    return int(bool(edited_since))
+    words = {
+        "restored": "restored",
+        "edited": "our lines are out, but it was edited since",
+        "replaced": "nothing to take out, it was replaced since",
+    }
+    done = edits.revert(Path(args.tree).expanduser())
+    for one in done:
+        print(f"{words[one.how]}  {one.file}")
+    return int(any(one.how != "restored" for one in done))

@@ -21,6 +21,8 @@ from april.patches import check
 from april.patches.check import Report, Verdict
 from april.patches.core import Feature, Row
 
+UNREAD = "not checked"
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -49,14 +51,19 @@ def run(rows: Iterable[Row], as_json: bool) -> int:
         print(f"april: {entry.package} {entry.version} ...", file=sys.stderr, flush=True)
         bodies.append(_examine(entry, rows))
     differs = [body for body in bodies if body["as_recorded"] is False]
+    # Only slime, which is on no registry, may be left out.
+    unread = [body for body in bodies if body["verdict"] == UNREAD and body["package"] != "slime"]
+    status = "differs" if differs else "incomplete" if unread else "ok"
     if as_json:
-        print(json.dumps({"rows": bodies, "status": "differs" if differs else "ok"}, indent=1))
+        print(json.dumps({"rows": bodies, "status": status}, indent=1))
     else:
         cells = [(body["package"], body["version"], body["verdict"], body["reason"]) for body in bodies]
         print(tables.columns(("package", "version", "verdict", "reason"), cells))
     for body in differs:
         print(f"april: {body['package']} {body['version']} is not as recorded: {body['features']}", file=sys.stderr)
-    return int(bool(differs))
+    for body in unread:
+        print(f"april: {body['package']} {body['version']} was not checked: {body['reason']}", file=sys.stderr)
+    return int(status != "ok")
 
 
 def _examine(entry: Entry, rows: list[Row]) -> dict[str, Any]:
@@ -64,7 +71,7 @@ def _examine(entry: Entry, rows: list[Row]) -> dict[str, Any]:
     try:
         source = places.given(entry.package, _place(entry))
     except UsageError as error:
-        return {**body, "verdict": "not checked", "reason": str(error), "features": {}, "as_recorded": None}
+        return {**body, "verdict": UNREAD, "reason": str(error), "features": {}, "as_recorded": None}
     report = check.report(source, rows)
     features = {feature.value: report.verdict(feature).value for feature in report.features}
     known = entry.features

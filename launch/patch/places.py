@@ -21,6 +21,7 @@ FLAGS = {
     "ray": "ray",
 }
 """The flag for each package."""
+PLACE = "a source tree, a wheel, an sdist, or a version to download"
 
 
 def given(package: str, place: str) -> Source:
@@ -30,10 +31,12 @@ def given(package: str, place: str) -> Source:
     Raises:
         UsageError: when it is none of these.
     """
+    if not place:
+        raise UsageError(f"no place of {package} is given: {PLACE}")
     clone, at, revision = place.rpartition("@")
-    if at and not Path(place).expanduser().exists() and Path(clone).expanduser().is_dir():
+    if at and not _exists(place) and _exists(clone):
         return sources.in_history(package, Path(clone).expanduser(), revision)
-    if not Path(place).expanduser().exists() and re.fullmatch(r"(==)?(\d[\w.+!-]*|latest)", place):
+    if not _exists(place) and re.fullmatch(r"(==)?(\d[\w.+!-]*|latest)", place):
         if package == "slime":
             raise UsageError(f"slime {place} is on no registry: give its source tree, or CLONE@{place}")
         return sources.at(package, str(registry.wheel(package, place.removeprefix("=="))))
@@ -45,6 +48,15 @@ def present(package: str) -> Source | None:
     if package == "slime" and (tree := os.environ.get("SLIME_DIR")):
         return sources.at("slime", tree)
     root = miles_root()
+    if (named := os.environ.get("APRIL_MILES_DIR")) and package == "miles" and not Path(named, "miles").is_dir():
+        raise UsageError(f"APRIL_MILES_DIR {named} holds no miles package")
     if package in ("miles", "megatron") and root is not None and (root / package).is_dir():
         return sources.at(package, str(root))
     return sources.installed(package)
+
+
+def _exists(place: str) -> bool:
+    try:
+        return Path(place).expanduser().exists()
+    except (OSError, RuntimeError):
+        return False

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import zipfile
 from pathlib import Path
 
 from april.errors import UsageError
@@ -18,7 +19,10 @@ TIMEOUT_S = 300.0
 
 def cache_dir() -> Path:
     """Where downloads are kept."""
-    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "april" / "packages"
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "april" / "packages"
+    except RuntimeError as error:
+        raise UsageError(f"no place for downloads: {error}; set XDG_CACHE_HOME") from error
 
 
 def wheel(package: str, version: str) -> Path:
@@ -29,10 +33,17 @@ def wheel(package: str, version: str) -> Path:
     """
     name = DISTRIBUTIONS[package]
     folder = cache_dir()
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return _wheel(name, version, folder)
+    except OSError as error:
+        raise UsageError(f"{folder}: {error.strerror}; set XDG_CACHE_HOME to a folder that can be written") from error
+
+
+def _wheel(name: str, version: str, folder: Path) -> Path:
     stem = re.sub(r"[-_.]+", "_", name)
     kept = sorted(folder.glob(f"{stem}-{version}-*.whl"))
-    if kept:
+    if kept and zipfile.is_zipfile(kept[0]):
         return kept[0]
     wanted = name if version == "latest" else f"{name}=={version}"
     with tempfile.TemporaryDirectory(dir=folder) as draft:
@@ -49,7 +60,7 @@ def wheel(package: str, version: str) -> Path:
         found = sorted(Path(draft).glob("*.whl"))
         if done.returncode or not found:
             lines = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or ["no answer"]
-            raise UsageError(f"{wanted}: pip cannot get it ({lines[-1]})")
+            raise UsageError(f"{wanted}: pip cannot get it from its registry ({lines[-1]})")
         target = folder / found[0].name
         shutil.move(found[0], target)
     return target

@@ -52,8 +52,10 @@ def reports(host: Host, device: str, features: frozenset[Feature]) -> list[Repor
 
 def remedy(source: Source, row: Row) -> str:
     """What a user can do about a row that does not hold."""
-    known = ", ".join(verified().get(source.package, {})) or row.versions
-    diff = f"; `april patch diff {row.name}` shows the difference" if row.exact else ""
+    labels = verified().get(source.package, {}).items() if row.exact else ()
+    fitting = [label for label, prints in labels if all(set(target.places) & set(prints) for target in row.targets)]
+    known = ", ".join(fitting) or row.versions
+    diff = f"; `april patch diff {row.name}` shows the difference" if row.exact and source.package != "slime" else ""
     return f"Use {source.package} {known}{diff}"
 
 

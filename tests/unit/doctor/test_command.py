@@ -118,3 +118,14 @@ def test_this_machine() -> None:
     scarce = ("memory", "shared memory", "ports", "port ", "disk", "Ray")  # what others do on this machine
     assert [c for c in said["checks"] if c["status"] == "FAIL" and not c["name"].startswith(scarce)] == []
     assert done.returncode == {"OK": 0, "WARN": 1, "FAIL": 2}[said["status"]]
+
+
+def test_a_machine_that_cannot_be_read_is_a_fault_not_a_crash(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def gone(*args: object) -> None:
+        raise FileNotFoundError(2, "No such file or directory")
+
+    monkeypatch.setattr(main, "gather", gone)
+    assert main.run(["--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["status"] == "FAIL"

@@ -45,6 +45,7 @@ def tree(root: Path, code: str, prefix: str = "") -> Path:
     folder.mkdir(parents=True)
     (folder / "thing.py").write_text(code)
     (folder.parent / "__init__.py").touch()
+    (folder.parent / "_version.py").write_text('__version__ = version = "0.5.15"\n')
     return root
 
 
@@ -88,10 +89,7 @@ def test_every_form_is_read_alike(form: str, code: str, status: Status, tmp_path
     }[form]()
     finding = check.examine(row(), source)
     assert finding.status is status
-    if form in ("wheel", "sdist"):
-        assert source.version == "0.5.15"
-    if form == "clone":
-        assert source.version == "unknown"
+    assert source.version == "0.5.15"
     if status is Status.CHANGED:
         assert PLACE in finding.detail
         assert "verified are" in finding.detail
@@ -99,7 +97,14 @@ def test_every_form_is_read_alike(form: str, code: str, status: Status, tmp_path
 
 @pytest.mark.parametrize(
     ("version", "inside"),
-    [("0.5.12.post1", True), ("0.5.15.post1+cpu", True), ("0.6.0rc1", False), ("0.5.11", False), ("unknown", True)],
+    [
+        ("0.5.12.post1", True),
+        ("0.5.15.post1+cpu", True),
+        ("0.6.0rc1", False),
+        ("0.5.11", False),
+        ("unknown", False),
+        ("garbage", False),
+    ],
 )
 def test_the_range(version: str, inside: bool, tmp_path: Path) -> None:
     source = sources.at("sglang", str(tree(tmp_path, GOOD)))
@@ -169,3 +174,49 @@ def test_diff(old: str, new: str, status: str, tmp_path: Path) -> None:
     (difference,) = diff.compare(row(), a, b)
     assert difference.status == status
     assert bool(difference.text) is (status in ("changed", "removed", "added", "formatting"))
+
+
+def damaged(root: Path, form: str) -> str:
+    """A file that looks like a distribution and is not."""
+    if form == "wheel":
+        path = wheel(root, GOOD * 400)
+        content = bytearray(path.read_bytes())
+        content[60:90] = bytes(30)
+        path.write_bytes(bytes(content))
+    elif form == "sdist":
+        path = sdist(root, GOOD * 400)
+        path.write_bytes(path.read_bytes()[:150])
+    elif form == "fifo":
+        path = root / "fifo"
+        os.mkfifo(path)
+    else:
+        return {"device": "/dev/zero", "home": "~nobody-of-that-name/x", "long": "x" * 300}[form]
+    return str(path)
+
+
+@pytest.mark.parametrize("form", ["wheel", "sdist", "fifo", "device", "home", "long"])
+def test_what_cannot_be_read_is_one_line(form: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError):
+        check.examine(row(), sources.at("sglang", damaged(tmp_path, form)))
+
+
+def test_metadata_without_a_package_is_missing_not_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(sources.importlib.metadata, "version", lambda name: "0.5.15")
+    source = sources.installed("sglang")
+    assert source is not None
+    assert check.examine(row(), source).status is Status.MISSING
+
+
+def test_targets_of_different_versions_are_no_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def prints(code: str) -> str:
+        return fingerprint.of(fingerprint.find(code.encode(), "f"))
+
+    other = "sglang.srt.other:f"
+    known = {"1": {PLACE: prints(GOOD), other: prints(BAD)}, "2": {PLACE: prints(BAD), other: prints(GOOD)}}
+    monkeypatch.setattr(check, "verified", lambda: {"sglang": known})
+    both = row(targets=targets(PLACE, other))
+    for code, status in ((BAD, Status.OK), (GOOD, Status.CHANGED)):
+        root = tree(tmp_path / status.value, GOOD)
+        (root / "sglang" / "srt" / "other.py").write_text(code)
+        assert check.examine(both, sources.at("sglang", str(root))).status is status

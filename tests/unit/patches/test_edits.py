@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from april.errors import UsageError
 from april.patches import edits
-from april.patches.edits import Edit
+from april.patches.edits import Edit, Reverted
 
 BODY = st.binary(max_size=80).filter(lambda content: edits.BEGIN not in content)
 
@@ -39,9 +39,8 @@ def test_revert_restores_every_byte(
     assert edits.apply(tree, plan) == []
     for index in range(len(contents)):
         assert (tree / f"m{index}.py").read_bytes().count(edits.CALL) == 1
-    restored, edited_since = edits.revert(tree)
-    assert len(restored) == len(contents)
-    assert edited_since == []
+    done = edits.revert(tree)
+    assert [one.how for one in done] == ["restored"] * len(contents)
     assert state(tree) == before
 
 
@@ -61,16 +60,41 @@ def test_interrupted_in_the_middle_it_reverts(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(KeyboardInterrupt):
         edits.apply(tmp_path, [Edit("a.py", ("p",)), Edit("b.py", ("p",))])
     monkeypatch.setattr(edits, "_replace", write)
-    assert edits.revert(tmp_path) == (["a.py"], [])
+    assert {one.how for one in edits.revert(tmp_path)} == {"restored"}
     assert state(tmp_path) == before
 
 
-def test_what_the_user_edited_stays(tmp_path: Path) -> None:
-    (tmp_path / "a.py").write_text("x = 1\n")
+@pytest.mark.parametrize("text", ["x = 1\n", "x = 1"])
+def test_what_the_user_edited_stays(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.py").write_text(text)
     edits.apply(tmp_path, [Edit("a.py", ("p",))])
-    (tmp_path / "a.py").write_text("y = 2\n" + (tmp_path / "a.py").read_text())
-    assert edits.revert(tmp_path) == (["a.py"], ["a.py"])
-    assert (tmp_path / "a.py").read_text() == "y = 2\nx = 1\n"
+    (tmp_path / "a.py").write_text("y = 2\n" + (tmp_path / "a.py").read_text() + "z = 3\n")
+    assert edits.revert(tmp_path) == [Reverted("a.py", "edited")]
+    assert (tmp_path / "a.py").read_text() == "y = 2\nx = 1\nz = 3\n"
+
+
+def test_a_tree_that_was_upgraded_or_copied_reverts(tmp_path: Path) -> None:
+    package = tmp_path / "slime"
+    package.mkdir()
+    for name in ("a.py", "b.py", "c.py"):
+        (package / name).write_text("x = 1\n")
+    edits.apply(tmp_path, [Edit(f"slime/{name}.py", ("p",)) for name in "abc"])
+    (package / "a.py").write_text("x = 2\n")
+    (package / "b.py").unlink()
+    assert [one.how for one in edits.revert(tmp_path)] == ["replaced", "replaced", "restored"]
+    edits.apply(tmp_path, [Edit("slime/c.py", ("p",))])
+    (tmp_path / edits.MANIFEST).unlink()
+    assert [one.file for one in edits.revert(tmp_path)] == ["slime/c.py"]
+    assert (package / "c.py").read_text() == "x = 1\n"
+
+
+def test_a_link_stays_a_link(tmp_path: Path) -> None:
+    (tmp_path / "real.py").write_text("x = 1\n")
+    (tmp_path / "a.py").symlink_to("real.py")
+    edits.apply(tmp_path, [Edit("a.py", ("p",))])
+    assert edits.revert(tmp_path) == [Reverted("a.py", "restored")]
+    assert (tmp_path / "a.py").is_symlink()
+    assert (tmp_path / "real.py").read_text() == "x = 1\n"
 
 
 def test_our_lines_changed_by_hand_stop_everything(tmp_path: Path) -> None:
@@ -84,11 +108,11 @@ def test_our_lines_changed_by_hand_stop_everything(tmp_path: Path) -> None:
     assert state(tmp_path) == before
 
 
-@pytest.mark.parametrize("content", [None, "no json"])
+@pytest.mark.parametrize("content", [None, "no json", '"x"'])
 def test_a_tree_that_was_not_edited(tmp_path: Path, content: str | None) -> None:
     if content:
         (tmp_path / edits.MANIFEST).write_text(content)
-    with pytest.raises(UsageError, match=r"has not edited it|cannot be read"):
+    with pytest.raises(UsageError, match=r"has not edited it|cannot be read|is no list"):
         edits.revert(tmp_path)
 
 

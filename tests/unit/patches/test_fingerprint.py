@@ -100,3 +100,53 @@ def test_empty_fields_that_newer_pythons_add_do_not_count() -> None:
 def test_any_comment_is_ignored(comment: str) -> None:
     line = " ".join(comment.split())
     assert of(f"def f(a):\n    # {line}\n    return a\n") == of("def f(a):\n    return a\n")
+
+
+TARGET = "class C:\n    def f(self):\n        return 1\ndef f():\n    return 1\n"
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "f, x = other, 1",
+        "for f in []: pass",
+        "with open('x') as f: pass",
+        "try: pass\nexcept E as f: pass",
+        "if (f := 1): pass",
+        "del f",
+        "from x import *",
+        "for _ in x:\n    def f(): return 2",
+        "def g():\n    global f\n    f = 2",
+        "match x:\n    case 1:\n        f = 2",
+    ],
+)
+def test_whatever_binds_it_again_counts(more: str) -> None:
+    assert of(TARGET) != of(TARGET + more + "\n")
+
+
+@pytest.mark.parametrize("more", ["C.f = lambda self: 2", "setattr(C, 'f', g)", "setattr(C, name, g)", "del C.f"])
+def test_a_method_set_from_outside_counts(more: str) -> None:
+    assert of(TARGET, "C.f") != of(TARGET + more + "\n", "C.f")
+    assert of(TARGET, "C.f") == of(TARGET + "D.f = 1\nsetattr(C, 'g', 1)\n", "C.f")
+
+
+def test_the_decorators_of_its_class_count() -> None:
+    assert of(TARGET, "C.f") != of("@change\n" + TARGET, "C.f")
+
+
+@pytest.mark.parametrize("test", ["TYPE_CHECKING", "typing.TYPE_CHECKING", "False", "0"])
+def test_what_never_runs_is_not_there(test: str) -> None:
+    assert fingerprint.find(f"if {test}:\n    def f(): pass\n".encode(), "f") == []
+    assert fingerprint.find(f"if {test}:\n    pass\nelse:\n    def f(): pass\n".encode(), "f")
+
+
+def test_relative_imports_of_a_package_and_of_a_module() -> None:
+    nodes = fingerprint.find(b"from .impl import f\n", "f")
+    assert list(fingerprint.imported(nodes, "a.b", is_package=True)) == [("a.b.impl", "f")]
+    assert list(fingerprint.imported(nodes, "a.b", is_package=False)) == [("a.impl", "f")]
+
+
+@pytest.mark.parametrize("source", ["def f(:", "x = " + "-" * 100000 + "1", "x = " + "1+" * 20000 + "1", "\0"])
+def test_what_cannot_be_parsed_is_a_syntax_error(source: str) -> None:
+    with pytest.raises(SyntaxError):
+        fingerprint.of(fingerprint.find(source.encode(), ""))
