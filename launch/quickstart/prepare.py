@@ -61,3 +61,6 @@ def _kept(target: Path, build: Callable[[Path], None], what: str) -> Path:
         print(f"april: making {what} (once; kept in {target})", file=sys.stderr)
     cache.ensure(target, build)
     return target
+
+
+MODELS: dict[str, Callable[[Path], Path]] = {"smollm2": _smollm2, "tiny": _tiny}  # for other commands: cache -> folder
