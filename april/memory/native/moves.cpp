@@ -27,24 +27,25 @@ Failure Saver::pause(const std::string& tag, Moved* moved) {
         each->saved.clear();
         note(each->backup.drop(*driver_));
       }
+      saved.text += ", keeping contents; nothing of it was paused";
       Failure told = failure("pause", tag, saved, wanted);
       told.free = static_cast<uint64_t>(sysconf(_SC_AVPHYS_PAGES)) * sysconf(_SC_PAGESIZE);
       return told;
     }
     Status first;
+    size_t stuck = 0;
     for (Segment* segment : all) {
-      size_t held = 0, left = 0;
-      for (auto& extent : segment->extents) held += extent.created ? extent.size : 0;
+      size_t held = segment->created();
       segment->paused = true;
       Status got = unload(*segment);
-      for (auto& extent : segment->extents) left += extent.created ? extent.size : 0;
       if (got.failed && !first.failed) first = got;
-      moved->bytes += held - left;
+      stuck += segment->created();
+      moved->bytes += held - segment->created();
       moved->segments += held != 0;
     }
-    Status known = driver_->info(&moved->free_after, &total);
-    if (!first.failed) first = known;
-    return failure("pause", tag, first, moved->bytes);
+    if (first.failed) first.text += ", " + std::to_string(stuck) + " bytes stay with the runtime; pause again";
+    else first = driver_->info(&moved->free_after, &total);
+    return failure("pause", tag, first);
   });
 }
 
@@ -202,8 +203,7 @@ Status Saver::sweep(const std::string* tag, size_t* bytes) {
       ++it;
       continue;
     }
-    size_t held = 0;
-    for (auto& extent : segment.extents) held += extent.created ? extent.size : 0;
+    size_t held = segment.created();
     Status gone = destroy(segment);
     if (gone.failed && !first.failed) first = gone;
     if (!gone.failed) *bytes += held;

@@ -22,6 +22,12 @@ size_t Segment::backed() const {
   return sum;
 }
 
+size_t Segment::created() const {
+  size_t sum = 0;
+  for (auto& extent : extents) sum += extent.created ? extent.size : 0;
+  return sum;
+}
+
 Saver::~Saver() {
   if (driver_->enter().failed) return;  // the runtime is gone, and what it held with it
   for (auto& [base, segment] : segments_) destroy(*segment);
@@ -196,7 +202,8 @@ Stats Saver::stats(const std::string* tag) {
     if (tag && segment->tag != *tag) continue;
     bool idle = segment->paused || segment->abandoned;
     for (auto& extent : segment->extents) {
-      if (idle) (extent.created ? sum.stuck : sum.paused) += extent.size;
+      if (idle && extent.created) sum.stuck += extent.size;
+      if (segment->paused && !segment->abandoned && !extent.created) sum.paused += extent.size;
     }
     sum.backup += segment->backup.size;
     if (segment->abandoned) continue;

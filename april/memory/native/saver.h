@@ -37,7 +37,8 @@ struct Segment {
   Backup backup;
   std::map<size_t, size_t> saved;  // block's offset -> offset in the backup
 
-  size_t backed() const;  // bytes of its extents
+  size_t backed() const;   // bytes of its extents
+  size_t created() const;  // those of them that have memory now
 };
 
 // What a caller is told when an operation failed. `status.failed` says whether it did.

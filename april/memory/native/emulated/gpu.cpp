@@ -39,7 +39,7 @@ std::map<char*, Mapping> mappings;
 std::map<char*, size_t> reservations, pins;
 std::map<std::string, long> calls;
 std::map<std::string, Fault> faults;
-size_t total = 1u << 30, in_use = 0, next_offset = 0;
+size_t total = 1u << 30, in_use = 0, hoarded = 0, next_offset = 0;
 uint64_t next_handle = 1;
 bool hoards = false;  // releases memory and does not give it back: ROCm 6.4.0 and 7.2
 int file = -1;
@@ -91,7 +91,8 @@ void give_back(uint64_t id) {
   if (!handle.released || handle.mappings) return;
   fallocate(file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(handle.offset),
             static_cast<off_t>(handle.size));
-  if (!hoards) in_use -= handle.size;
+  if (hoards) hoarded += handle.size;
+  else in_use -= handle.size;
   handles.erase(id);
 }
 
@@ -272,6 +273,7 @@ API void emulated_fail(const char* name, long nth, long code, long delay_ms) {
 API void emulated_hoard(int on) {
   std::lock_guard<std::recursive_mutex> held(lock);
   hoards = on;
+  if (!on) in_use -= hoarded, hoarded = 0;
 }
 API void emulated_calm() {
   std::lock_guard<std::recursive_mutex> held(lock);
