@@ -1,7 +1,7 @@
 """The calibration file: a fitted form with the model and the device that it belongs to, written whole or not at all.
 
-Reads what `april calibrate fit` writes, and the published configurations. A file is used only by an engine whose device and model it
-names: `mismatch` says why not.
+Reads what `april calibrate fit` writes, and the published configurations. A file is used only by an engine whose
+device and model it names: `mismatch` says why not.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Fingerprint:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """A form and what it belongs to; `report` is what the file says beside: covariance, residuals, errors, provenance."""
+    """A form and what it belongs to; `report` is the rest of the file: covariance, residuals, errors, provenance."""
 
     form: PhysicalForm | PaperForm
     fingerprint: Fingerprint

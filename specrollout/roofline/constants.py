@@ -24,8 +24,8 @@ REQUIRED = {
 class ModelConstants:
     """Bytes and operations of a target and its quantized drafter on one device.
 
-    `layers`, `heads`, `width` and `head_bytes` (the 16-bit output projection, which is not quantized) may be unknown, 0:
-    the paper form needs none of them.
+    `layers`, `heads`, `width` and `head_bytes` (the 16-bit output projection, which is not quantized) may be unknown,
+    0: the paper form needs none of them.
     """
 
     name: str

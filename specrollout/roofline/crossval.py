@@ -27,7 +27,8 @@ class Split:
 def splits(sweep: Sweep) -> Iterator[Split]:
     """Shortest and longest draft to those between; B <= 16 to above; S <= 1024 to above.
 
-    T_T has no draft length: in the first split its rows are on both sides. A split that leaves a side without rows is left out.
+    T_T has no draft length: in the first split its rows are on both sides. A split that leaves a side without rows is
+    left out.
     """
     gammas = sweep.gammas
     ends = {gammas[0], gammas[-1]}

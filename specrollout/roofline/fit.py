@@ -1,7 +1,8 @@
-"""Parameters of our form from a sweep: robust least squares of log times, in log parameters, with expectations as priors.
+"""Parameters of our form from a sweep: robust least squares of log times in log parameters, with priors.
 
-A residual is log(predicted / measured) in units of NOISE; T_D, T_V, the cycle and the speedup count once each, T_T more. Starved rows
-take no part. What the engine does (`EngineTraits`) is found by refitting with each alternative. scipy is imported where it is used.
+A residual is log(predicted / measured) in units of NOISE; T_D, T_V, the cycle and the speedup count once each, T_T
+more. Starved rows take no part. What the engine does (`EngineTraits`) is found by refitting with each alternative.
+scipy is imported where it is used.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ import numpy as np
 
 from april.errors import UsageError
 from specrollout.roofline.constants import ModelConstants
-from specrollout.roofline.model import Floats, LatencyModel, speedup
+from specrollout.roofline.model import Floats, LatencyModel, cycle_time
 from specrollout.roofline.parameters import Parameter, bounds, parameters, spreads, start_vector
 from specrollout.roofline.physical import PhysicalForm
 from specrollout.roofline.starved import without_starved
-from specrollout.roofline.sweep import DRAFTER, TARGET, VERIFY, Cycles, Points, Sweep
+from specrollout.roofline.sweep import DRAFTER, TARGET, VERIFY, Sweep
 from specrollout.roofline.tiles import GRAPH_PADDINGS, EngineTraits
 
 NOISE = 0.03  # expected relative error of a time: what such a form leaves unexplained
@@ -28,7 +29,7 @@ TRAIT_MARGIN = 3.0  # an alternative must lower the cost (a log likelihood) by t
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """A fitted form; `covariance` is that of the logarithms of its parameters, `cost` half the sum of robust squares."""
+    """A fitted form; `covariance` is that of the logarithms of its parameters, `cost` half the robust squares."""
 
     form: PhysicalForm
     covariance: Floats
@@ -37,35 +38,38 @@ class Fitted:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The rows of a sweep as arrays, by mode and draft length."""
+    """A sweep as columns: rows of each mode (B, S, gamma, seconds), and cycles (B, S, gamma, T_T, T_D, T_V)."""
 
-    target: Points
-    drafter: tuple[tuple[int, Points], ...]
-    verify: tuple[tuple[int, Points], ...]
-    cycles: tuple[Cycles, ...]
+    target: Floats
+    drafter: Floats
+    verify: Floats
+    cycles: Floats
 
     @classmethod
     def of(cls, sweep: Sweep) -> Measured:
         """Arrange a sweep."""
-        gammas = sweep.gammas
-        return cls(
-            sweep.points(TARGET),
-            tuple((g, sweep.points(DRAFTER, g)) for g in gammas),
-            tuple((g, sweep.points(VERIFY, g)) for g in gammas),
-            tuple(sweep.cycles(g) for g in gammas),
-        )
+        modes = [
+            [(row.batch, row.context, row.gamma, row.seconds) for row in sweep.rows if row.mode == mode]
+            for mode in (TARGET, DRAFTER, VERIFY)
+        ]
+        cycles = [
+            np.stack([c.batch, c.context, np.full_like(c.batch, g), c.t_target, c.t_drafter, c.t_verify])
+            for g in sweep.gammas
+            for c in [sweep.cycles(g)]
+        ]
+        return cls(*(np.array(rows, dtype=float).T for rows in modes), np.concatenate(cycles, axis=1))
 
-    def log_errors(self, model: LatencyModel) -> dict[str, list[Floats]]:
+    def log_errors(self, model: LatencyModel) -> dict[str, Floats]:
         """log(predicted / measured) of each time, of the cycles and of the speedups."""
-        t = self.target
-        found = {"target": [np.log(model.t_target(t.batch, t.context) / t.seconds)]}
-        found["drafter"] = [np.log(model.t_drafter(p.batch, p.context, g) / p.seconds) for g, p in self.drafter]
-        found["verify"] = [np.log(model.t_verify(p.batch, p.context, g) / p.seconds) for g, p in self.verify]
-        predicted = [speedup(model, c.batch, c.context, c.gamma, 1.0) for c in self.cycles]
-        found["speedup"] = [np.log(p * c.seconds / c.t_target) for p, c in zip(predicted, self.cycles, strict=True)]
-        targets = [np.log(model.t_target(c.batch, c.context) / c.t_target) for c in self.cycles]
-        found["cycle"] = [t_t - s for t_t, s in zip(targets, found["speedup"], strict=True)]
-        return found
+        batch, context, gamma, t_target, t_drafter, t_verify = self.cycles
+        cycle = np.log(cycle_time(model, batch, context, gamma) / (gamma * t_drafter + t_verify))
+        return {
+            "target": np.log(model.t_target(*self.target[:2]) / self.target[3]),
+            "drafter": np.log(model.t_drafter(*self.drafter[:3]) / self.drafter[3]),
+            "verify": np.log(model.t_verify(*self.verify[:3]) / self.verify[3]),
+            "cycle": cycle,
+            "speedup": np.log(model.t_target(batch, context) / t_target) - cycle,
+        }
 
 
 def fit(sweep: Sweep, constants: ModelConstants, gemm_flop_per_s: float | None = None) -> Fitted:
@@ -107,9 +111,10 @@ def _alternatives() -> list[list[Callable[[EngineTraits], EngineTraits]]]:
 
 def _expectations(constants: ModelConstants, measured: Measured, gemm: float | None) -> tuple[Parameter, ...]:
     """The table of parameters, its scale-free starts moved to what the fastest and the largest passes reach."""
-    reached = max(float(np.max(p.batch * (g + 1) / p.seconds)) for g, p in measured.verify) * constants.dense_flop
+    batch, _, gamma, seconds = measured.verify
+    reached = float(np.max(batch * (gamma + 1) / seconds)) * constants.dense_flop
     starts = {
-        "bandwidth_bytes_per_s": constants.read_bytes / float(measured.target.seconds.min()),
+        "bandwidth_bytes_per_s": constants.read_bytes / float(measured.target[3].min()),
         "dense_flop_per_s": reached if gemm is None else gemm,
         "quantized_flop_per_s": reached / 2,
     }
@@ -127,14 +132,14 @@ def _least_squares(
     table: tuple[Parameter, ...],
     start: Floats | None = None,
 ) -> Fitted:
-    from scipy.optimize import least_squares
+    from scipy.optimize import least_squares  # type: ignore[import-untyped]
 
     expected, spread = start_vector(table), spreads(table)
     low, high = bounds(table)
 
     def residuals(values: Floats) -> Floats:
         errors = measured.log_errors(PhysicalForm(constants, traits, tuple(values)))
-        weighted = [(TARGET_WEIGHT if what == "target" else 1.0) * e / NOISE for what, es in errors.items() for e in es]
+        weighted = [(TARGET_WEIGHT if what == "target" else 1.0) * error / NOISE for what, error in errors.items()]
         return np.concatenate([*weighted, (values - expected) / spread])
 
     first = np.clip(expected if start is None else start, low + 1e-6, high - 1e-6)

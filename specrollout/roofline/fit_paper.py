@@ -1,7 +1,8 @@
-"""The published form's parameters from a sweep, in its two stages: the target first, then drafter and verify with the target fixed.
+"""The published form's parameters from a sweep, in its two stages: the target, then drafter and verify.
 
-Throughput is that of measured GEMMs where given, else it is fitted in the second stage. All rows take part, as published. The loss is
-robust, where the published one is a mean square, and the search starts from several points, for the maxima have flat sides.
+Throughput is that of measured GEMMs where given, else it is fitted in the second stage. All rows take part, as
+published. The loss is robust, where the published one is a mean square, and the search starts from several points, for
+the maxima have flat sides.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def fit_paper(
     """Fit the published form to a sweep."""
     measured = Measured.of(sweep)
     fixed = {"throughput_flop_per_s": gemm_flop_per_s or DEFAULT_FLOP_PER_S, "communication_s": communication_s}
-    seconds = float(measured.target.seconds.min())
+    seconds = float(measured.target[3].min())
     bandwidth = constants.target_bytes / seconds
     first_starts = [
         (bandwidth * f, constants.kv_bytes * k, 1e6 * seconds * c) for f in (1.0, 1.1) for k, c in _TARGET_STARTS
@@ -48,8 +49,7 @@ def fit_paper(
 
     def target_only(values: Sequence[float]) -> list[Floats]:
         form = _form(constants, {**fixed, **unknown, **dict(zip(FIRST, values, strict=True))})
-        t = measured.target
-        return [np.log(form.t_target(t.batch, t.context) / t.seconds)]
+        return [np.log(form.t_target(*measured.target[:2]) / measured.target[3])]
 
     first, first_covariance, first_cost = _search(target_only, first_starts)
     known = {**fixed, **dict(zip(FIRST, first, strict=True))}
@@ -62,7 +62,7 @@ def fit_paper(
 
     def rest(values: Sequence[float]) -> list[Floats]:
         errors = measured.log_errors(_form(constants, {**known, **dict(zip(names, values, strict=True))}))
-        return [e for what in ("drafter", "verify", "cycle", "speedup") for e in errors[what]]
+        return [errors[what] for what in ("drafter", "verify", "cycle", "speedup")]
 
     second, second_covariance, second_cost = _search(rest, second_starts)
     form = _form(constants, {**known, **dict(zip(names, second, strict=True))})
@@ -90,7 +90,7 @@ def _search(
     errors: Callable[[Sequence[float]], list[Floats]], starts: Sequence[Sequence[float]]
 ) -> tuple[list[float], Floats, float]:
     """The best of robust searches over positive values: values, covariance of their logarithms, cost."""
-    from scipy.optimize import least_squares
+    from scipy.optimize import least_squares  # type: ignore[import-untyped]
 
     def residuals(logs: Floats) -> Floats:
         return np.concatenate(errors([float(v) for v in np.exp(logs)])) / NOISE

@@ -41,7 +41,7 @@ def cycle_time(model: LatencyModel, batch: FloatLike, context: FloatLike, gamma:
 
 
 def speedup(model: LatencyModel, batch: FloatLike, context: FloatLike, gamma: FloatLike, accepted: FloatLike) -> Floats:
-    """L / (gamma r + v) with r = T_D / T_T and v = T_V / T_T: tokens per second with speculation, over those without."""
+    """L / (gamma r + v) with r = T_D / T_T, v = T_V / T_T: tokens per second with speculation, over those without."""
     return floats(accepted) * model.t_target(batch, context) / cycle_time(model, batch, context, gamma)
 
 

@@ -1,4 +1,4 @@
-"""The published roofline (arXiv 2606.18967), as its public configurations parametrize it. Knows no file and no sweep."""
+"""The published roofline (arXiv 2606.18967), as its public configurations have it. Knows no file and no sweep."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ MICRO = 1e-6
 class PaperForm:
     """T = max(bytes / bandwidth, FLOP / throughput) + c B + c_comm, for each of the three passes.
 
-    Bytes: W_t + k B S for the target, eta W_d + k B S for the drafter, and W_t + k B S (1 + beta gamma) for verify, which also does
-    gamma + 1 times the operations B C_d + B S C_a. The c_* are microseconds per request, c_comm is in seconds.
+    Bytes: W_t + k B S for the target, eta W_d + k B S for the drafter, and W_t + k B S (1 + beta gamma) for verify,
+    which also does gamma + 1 times the operations B C_d + B S C_a. The c_* are microseconds per request, c_comm is in
+    seconds.
     """
 
     target_bytes: float
@@ -39,7 +40,7 @@ class PaperForm:
         b, s, g = floats(batch), floats(context), floats(gamma)
         memory = (weights + self.kv_bytes * b * s * (1.0 + self.verify_kv_growth * g)) / self.bandwidth_bytes_per_s
         compute = (g + 1.0) * (b * self.dense_flop + b * s * self.attention_flop) / self.throughput_flop_per_s
-        return np.maximum(memory, compute) + overhead_us * b * MICRO + self.communication_s
+        return floats(np.maximum(memory, compute)) + overhead_us * b * MICRO + self.communication_s
 
     def t_target(self, batch: FloatLike, context: FloatLike) -> Floats:
         """T_T in seconds."""

@@ -1,7 +1,8 @@
 """The parameters of our form: unit, range, and what is expected before anything is measured. All are positive.
 
-The expectations are broad facts of accelerators, not results of a sweep: a fit departs from them as far as its rows say so, and
-they decide only where the rows say nothing. `spread` is the standard deviation of the logarithm of the parameter around `start`.
+The expectations are broad facts of accelerators, not results of a sweep: a fit departs from them as far as its rows
+say so, and they decide only where the rows say nothing. `spread` is the standard deviation of the logarithm of the
+parameter around `start`.
 """
 
 from __future__ import annotations

@@ -3,13 +3,14 @@
 A pass over M = B q rows takes launch + products(M) + attention(B, q, S) + requests(B) + link(M):
 
 - memory and compute overlap in part: a smooth maximum, and the fixed time of launches stands apart from it;
-- matrix products work in tiles: rows are rounded up, in part for 16-bit products, fully for 4-bit ones, which also read and unpack
-  their weights once for each block of 64 rows;
+- matrix products work in tiles: rows are rounded up, in part for 16-bit products, fully for 4-bit ones, which also
+  read and unpack their weights once for each block of 64 rows;
 - a drafter step runs a captured graph, of at least as many rows as there are requests;
-- decode attention streams the KV cache; verify attention passes over the context in serial order, in as many tiles as fit beside
-  each other; a prefix that all requests share can be read once for all.
+- decode attention streams the KV cache; verify attention passes over the context in serial order, in as many tiles as
+  fit beside each other; a prefix that all requests share can be read once for all.
 
-Every time grows with B and S, and T_V with gamma. T_D depends on gamma by the padding of its graph alone. Knows no file.
+Every time grows with B and S, and T_V with gamma. T_D depends on gamma by the padding of its graph alone. Knows no
+file.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class PhysicalForm:
         fixed = layers * (v["drafter_launch_s_per_layer"] + v["drafter_batch_s_per_layer"] * np.clip(b - 1.0, 0.0, 1.0))
         head = self.constants.head_bytes / v["bandwidth_bytes_per_s"]
         requests = v["drafter_request_s"] * b
-        return fixed + head + self._quantized_products(rows) + self._stream(b, s) + requests + self._link(rows)
+        return floats(fixed) + head + self._quantized_products(rows) + self._stream(b, s) + requests + self._link(rows)
 
     def _products(self, rows: Floats) -> Floats:
         """Launches and 16-bit products of the target over `rows` tokens."""
@@ -97,7 +98,8 @@ class PhysicalForm:
         blocks = np.floor(rows / QUANT_BLOCK)
         rest = rows - QUANT_BLOCK * blocks
         whole = blocks * self._quantized_block(np.asarray(float(QUANT_BLOCK)))
-        return whole + np.where(rest > 0, self._quantized_block(quantized_rows(np.maximum(rest, 1.0))), 0.0)
+        part = self._quantized_block(quantized_rows(np.maximum(rest, 1.0)))
+        return floats(whole + np.where(rest > 0, part, 0.0))
 
     def _quantized_block(self, rows: Floats) -> Floats:
         v, c = self.values, self.constants

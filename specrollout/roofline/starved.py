@@ -1,11 +1,12 @@
 """Rows of a sweep that hold the time of fewer requests than they say.
 
-A harness that submits B long prompts while the engine is already generating has requests that finish before the last one starts: the
-steps in which all B run become few, or none, and the median is that of a smaller batch, or of steps without the shared prefix.
-Such a row shows two things, and both are asked for:
+A harness that submits B long prompts while the engine is already generating has requests that finish before the last
+one starts: the steps in which all B run become few, or none, and the median is that of a smaller batch, or of steps
+without the shared prefix. Such a row shows two things, and both are asked for:
 
 - it lost steps: fewer samples than the same S and gamma has at small batches, where nothing is late;
-- it leaves the line: with B and gamma fixed every term of a step is linear in S, so the two next shorter contexts foretell it.
+- it leaves the line: with B and gamma fixed every term of a step is linear in S, so the two next shorter contexts
+  foretell it.
 
 Both are properties of the sweep: no form and no fit takes part.
 """

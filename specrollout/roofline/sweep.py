@@ -1,4 +1,4 @@
-"""A sweep: measured seconds per pass over batch, context and draft length, read from the published CSV columns and checked."""
+"""A sweep: measured seconds per pass over batch, context and draft length, in the published CSV columns."""
 
 from __future__ import annotations
 

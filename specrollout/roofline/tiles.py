@@ -25,10 +25,10 @@ SHARED_FROM_TOKENS = 256  # engines look for a shared prefix only in contexts lo
 class EngineTraits:
     """What an engine does that no constant of the model tells; `fit` finds it out from the sweep.
 
-    graph_padding: rows of a drafter step are those of a captured graph (1, 2, 4, then multiples of 8), rounded up to a multiple of
-    gamma + 1 where the engine captures graphs for verify ("query"), or not ("sizes"); "none": no padding.
-    shared_prefix: requests of the sweep share their prompt, and the engine may read a shared prefix once for all of them.
-    quantized_tiles: the drafter's products work in tiles of 16 rows and blocks of 64 (Marlin and its kin).
+    graph_padding: rows of a drafter step are those of a captured graph (1, 2, 4, then multiples of 8), rounded up to a
+    multiple of gamma + 1 where the engine captures graphs for verify ("query"), or not ("sizes"); "none": no padding.
+    shared_prefix: requests of the sweep share their prompt, and the engine may read a shared prefix once for all of
+    them. quantized_tiles: the drafter's products work in tiles of 16 rows and blocks of 64 (Marlin and its kin).
     """
 
     graph_padding: GraphPadding = "query"

@@ -1,4 +1,4 @@
-"""How good a model is on a sweep: mean absolute relative errors, and how often it is right about the sign of the speedup."""
+"""How good a model is on a sweep: mean absolute relative errors, and how often the sign of the speedup is right."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def validate(model: LatencyModel, sweep: Sweep, accepted: float | None = None) -
 def figures(model: LatencyModel, sweep: Sweep, accepted: float | None = None) -> dict[str, Any]:
     """Errors as fractions, by draft length; `accepted` is L, by default gamma, as for a well-trained policy.
 
-    A cycle counts where T_T, T_D and T_V were measured; `points` is the number of cycles, and the sign is right where measured and
-    predicted speedup are on the same side of 1.
+    A cycle counts where T_T, T_D and T_V were measured; `points` is the number of cycles, and the sign is right where
+    measured and predicted speedup are on the same side of 1.
     """
     target = sweep.points(TARGET)
     drafter = {g: sweep.points(DRAFTER, g) for g in sweep.gammas}
