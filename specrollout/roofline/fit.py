@@ -57,7 +57,8 @@ class Measured:
             for g in sweep.gammas
             for c in [sweep.cycles(g)]
         ]
-        return cls(*(np.array(rows, dtype=float).T for rows in modes), np.concatenate(cycles, axis=1))
+        target, drafter, verify = (np.array(rows, dtype=float).T for rows in modes)
+        return cls(target, drafter, verify, np.concatenate(cycles, axis=1))
 
     def log_errors(self, model: LatencyModel) -> dict[str, Floats]:
         """log(predicted / measured) of each time, of the cycles and of the speedups."""
