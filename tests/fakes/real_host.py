@@ -15,6 +15,7 @@ import traceback
 import types
 from argparse import Namespace
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -27,6 +28,7 @@ from april.patches import boot
 from april.patches.cpu import torchvision_ops
 
 HOST = sys.argv[1]
+EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
 CHECKS: list[Callable[[], None]] = []
 ARGUMENTS: dict[str, Any] = {
     "hf_checkpoint": "none",
@@ -251,6 +253,33 @@ def fan_out_survives() -> None:
             samples.check(sample)
         if HOST == "slime" and (validate := annotation_check()):
             validate(output.samples)
+
+
+@check
+def a_tool_calling_function_is_resumed() -> None:
+    """The example of docs/multi-turn.md: a turn ends after 40 or 50 tokens, then the tool answers, then it ends."""
+    sys.path.insert(0, str(EXAMPLES))
+    calculator = importlib.import_module("calculator")
+    calculator.call_of = lambda text: "1+1" if len(text) >= 40 and not text.endswith("2") else None
+    args = arguments(custom_generate_function_path="calculator.generate", rollout_max_response_len=80)
+    source, seen, cut = source_for(args), 0, 0
+    for rollout_id in range(5):
+        SERVER.weight_version = str(rollout_id + 1)
+        output = play(args, rollout_id, source)
+        assert output.metrics["april/wasted_tokens"] == 0
+        for sample in samples.leaves([output.samples, held(source)]):
+            samples.check(sample, custom=True)
+            ended = sample.status.value == "completed"
+            answers = [
+                token for token, mask in zip(sample.tokens[2:], sample.loss_mask or [], strict=False) if not mask
+            ]
+            assert answers in ([], [1, 2]), "the tool answered once"
+            seen += ended and answers == [1, 2]
+            cut += bool(not ended and sample.response_length)
+        for sample in samples.leaves(output.samples):
+            assert sample.metadata["turns"] == (2 if 0 in sample.loss_mask else 1)
+    assert seen
+    assert cut
 
 
 @check
