@@ -129,6 +129,7 @@ class Group:
 
     Where a round ends by samples a group may be trained in parts: ``earlier`` members of it were trained before.
     ``leg_tokens`` is what each member may generate in this round (None: no limit), ``priority`` its rank for engines.
+    ``expected`` is the mean length of its prompt's earlier responses.
     """
 
     index: int
@@ -138,6 +139,7 @@ class Group:
     earlier: int = field(default=0, compare=False)
     leg_tokens: int | None = field(default=None, compare=False)
     priority: int | None = field(default=None, compare=False)
+    expected: float | None = field(default=None, compare=False)
 
     @property
     def legs(self) -> Iterator[Leg]:
@@ -200,14 +202,22 @@ class Group:
         return sum(member.generated_in(rollout_id) for member in self.members)
 
 
-def priority(group: Group, max_response_len: int) -> tuple[int, float, int, int]:
+def priority(group: Group, max_response_len: int) -> tuple[int, float, float, int]:
     """Sort key of admission: finished first; then oldest policy version, then least still to come; new prompts last.
 
-    What is still to come is bounded by the token budget of the unfinished members: no length model is assumed here.
+    What is still to come of an unfinished member is what its prompt's earlier responses had (``expected``) less what it
+    has; where that is not known, or it is longer already, the rest of its token budget.
     """
     oldest = group.oldest_version
-    rest = sum(max(0, max_response_len - member.length) for member in group.members if not member.has_ended)
+    rest = sum(
+        _rest(member.length, group.expected, max_response_len) for member in group.members if not member.has_ended
+    )
     return (0 if group.finished else 1, float("inf") if oldest is None else oldest, rest, group.index)
+
+
+def _rest(length: int, expected: float | None, max_response_len: int) -> float:
+    longest = max_response_len if expected is None or expected <= length else min(expected, max_response_len)
+    return max(0, longest - length)
 
 
 @dataclass(frozen=True, slots=True)

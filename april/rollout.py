@@ -18,6 +18,7 @@ from april.core import Group, RoundPlan, RoundResult
 from april.correction.lags import LaggedLength
 from april.correction.settings import Correction, Method
 from april.engine import HostEngine
+from april.history import LengthHistory
 from april.hosts.rollout import RolloutBindings, bindings
 from april.legs import AutoBudget, leg_tokens
 from april.oversampling import LengthSample
@@ -117,6 +118,9 @@ async def _plan(
 
 def _learn(config: AprilConfig, result: RoundResult, flat: Sequence[Any], data_source: Any) -> None:
     """What the next round's plan needs to know of this one."""
+    history = _kept(data_source, "length_history", LengthHistory)
+    for group in result.trained:
+        history.observe(_prompt(group), group.tokens / len(group.members))
     if config.leg_budget is None:
         _kept(data_source, "leg_budget", AutoBudget).observe(result.spans)
     if config.auto_over_sampling:
@@ -125,15 +129,23 @@ def _learn(config: AprilConfig, result: RoundResult, flat: Sequence[Any], data_s
         _kept(data_source, "length_sample", LengthSample).observe(lengths, prompts)
 
 
+def _prompt(group: Group) -> Any:
+    return next(samples.leaves(samples.payload(group))).prompt
+
+
 class HostSource:
     """A host's data source as the round's Source."""
 
     def __init__(self, data_source: Any) -> None:
         self._data_source = data_source
+        self._history = _kept(data_source, "length_history", LengthHistory)
 
     def take(self, count: int) -> list[Group]:
-        """The next groups, as the data source orders them."""
-        return [samples.group_of(group) for group in self._data_source.get_samples(count)]
+        """The next groups, as the data source orders them, with what their prompts let expect."""
+        groups = [samples.group_of(group) for group in self._data_source.get_samples(count)]
+        for group in groups:
+            group.expected = self._history.expected(_prompt(group))
+        return groups
 
     def put(self, groups: Sequence[Group]) -> None:
         """Give groups back."""

@@ -12,8 +12,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from april import legs, oversampling, rewards, samples
-from april.core import Group, Span, Trajectory, TrajectoryState
+from april import history, legs, oversampling, rewards, samples
+from april.core import Group, Span, Trajectory, TrajectoryState, priority
 from april.legs import AutoBudget
 from april.oversampling import LengthSample
 from april.patches import requests
@@ -197,3 +197,29 @@ def test_a_request_leaves_no_trace_on_a_sample() -> None:
     assert samples.request_of(sample) == samples.Request(5, 1)
     samples.ask(sample, samples.Request())
     assert samples.request_of(sample) == samples.Request()
+
+
+def test_prompts_with_short_histories_come_first_and_a_longer_response_counts_by_its_budget() -> None:
+    def group(index: int, expected: float | None, *lengths: int) -> Group:
+        members = [
+            Trajectory(None, TrajectoryState.PARTIAL if length else TrajectoryState.PENDING, (), length)
+            for length in lengths
+        ]
+        return Group(index, members, expected=expected)
+
+    known, new, short, beyond = group(0, 60, 0, 0), group(1, None, 0, 0), group(2, 20, 0, 0), group(3, 20, 90, 90)
+    order = sorted([known, new, short, beyond], key=lambda one: priority(one, 100))
+    assert [one.index for one in order] == [3, 2, 0, 1]
+
+
+def test_history_keeps_the_newest_and_forgets_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history, "KEPT", 2)
+    seen_before = history.LengthHistory()
+    assert seen_before.expected("a") is None
+    seen_before.observe("a", 100)
+    seen_before.observe("a", 50)
+    assert seen_before.expected("a") == 75
+    seen_before.observe([{"role": "user", "content": "b"}], 7)
+    seen_before.observe("c", 1)
+    assert seen_before.expected("a") is None
+    assert seen_before.expected([{"role": "user", "content": "b"}]) == 7
