@@ -12,10 +12,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, Protocol
 
+from april.errors import UsageError
+from specrollout.roofline.calibration import Fingerprint, read_calibration
+from specrollout.roofline.constants import ModelConstants
 from specrollout.roofline.model import LatencyModel, cycle_time, speedup
 from specrollout.roofline.online import Estimate, OnlineRoofline
+from specrollout.roofline.paper import PaperForm
 
 State = Literal["plain", "speculating", "probing"]
 
@@ -211,6 +216,33 @@ class Toggle:
         switched, self._state = (state == "plain") != (self._state == "plain"), state
         values = (None, None) if estimate is None else (estimate.speedup, estimate.spread)
         return Decision(state != "plain", state, switched, reason, *values)
+
+
+def toggle_for(
+    config: ToggleConfig, path: Path | None, running: Fingerprint, constants: ModelConstants | None
+) -> tuple[Toggle, OnlineRoofline | None]:
+    """The toggle of an engine, and the model to give its measured steps to, where it follows them.
+
+    With a calibration that matches, the toggle starts from it; with one that does not match or cannot be read, the engine
+    decodes plainly and every decision says why; without a file it learns, given the model's constants.
+    """
+    if path is None:
+        if constants is None or not (constants.layers and constants.heads):
+            return Toggle(config, None), None
+        online = OnlineRoofline.unknown(constants)
+        return Toggle(config, OnlinePredictor(online)), online
+    try:
+        calibration = read_calibration(path)
+        refusal = calibration.mismatch(running)
+    except UsageError as error:
+        refusal = str(error)
+    if refusal is not None:
+        return Toggle(config, None, refusal), None
+    covariance = calibration.covariance()
+    if isinstance(calibration.form, PaperForm) or covariance is None:
+        return Toggle(config, FilePredictor(calibration.model)), None
+    online = OnlineRoofline(calibration.form, covariance, calibrated=True)
+    return Toggle(config, OnlinePredictor(online)), online
 
 
 class PaperToggle:

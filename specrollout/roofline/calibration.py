@@ -18,8 +18,9 @@ import numpy as np
 
 from april.errors import UsageError
 from specrollout.roofline.constants import ModelConstants, constants_from, read_json
-from specrollout.roofline.model import LatencyModel
+from specrollout.roofline.model import Floats, LatencyModel
 from specrollout.roofline.paper import PaperForm
+from specrollout.roofline.parameters import parameters as parameters_of
 from specrollout.roofline.physical import PhysicalForm
 from specrollout.roofline.tiles import GRAPH_PADDINGS, EngineTraits
 
@@ -50,6 +51,21 @@ class Calibration:
     def model(self) -> LatencyModel:
         """The form, as what it is used for."""
         return self.form
+
+    def covariance(self) -> Floats | None:
+        """Covariance of the logarithms of the parameters, in their order; None where the file holds none that fits."""
+        found = self.report.get("covariance")
+        if isinstance(self.form, PaperForm) or not isinstance(found, dict):
+            return None
+        names = [p.name for p in self.form.table]
+        try:
+            matrix = np.array(found["matrix"], dtype=float)
+        except (KeyError, TypeError, ValueError):
+            return None
+        sound = (
+            found.get("order") == names and matrix.shape == (len(names), len(names)) and bool(np.isfinite(matrix).all())
+        )
+        return matrix if sound else None
 
     def mismatch(self, running: Fingerprint) -> str | None:
         """Why an engine must not use this file; None where it may."""
@@ -137,21 +153,15 @@ def _ours(found: dict[str, Any]) -> Calibration:
     if traits.graph_padding not in GRAPH_PADDINGS:
         raise ValueError(f"graph_padding {traits.graph_padding!r}")
     constants = ModelConstants(**found["constants"])
-    form = PhysicalForm(constants, traits, tuple(0.0 for _ in _names(constants)))
-    return Calibration(PhysicalForm(constants, traits, _logs(form, parameters)), fingerprint, report)
+    return Calibration(PhysicalForm(constants, traits, _logs(constants, parameters)), fingerprint, report)
 
 
-def _names(constants: ModelConstants) -> list[str]:
-    from specrollout.roofline.parameters import parameters
-
-    return [p.name for p in parameters(constants.tp)]
-
-
-def _logs(form: PhysicalForm, values: dict[str, float]) -> tuple[float, ...]:
-    for p in form.table:
-        if not values[p.name] > 0:
-            raise ValueError(f"{p.name} is {values[p.name]}; positive is expected")
-    return tuple(float(np.log(values[p.name])) for p in form.table)
+def _logs(constants: ModelConstants, values: dict[str, float]) -> tuple[float, ...]:
+    names = [p.name for p in parameters_of(constants.tp)]
+    for name in names:
+        if not values[name] > 0:
+            raise ValueError(f"{name} is {values[name]}; positive is expected")
+    return tuple(float(np.log(values[name])) for name in names)
 
 
 def _published(found: dict[str, Any], where: str) -> Calibration:

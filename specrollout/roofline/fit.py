@@ -19,12 +19,12 @@ from specrollout.roofline.parameters import Parameter, bounds, parameters, sprea
 from specrollout.roofline.physical import PhysicalForm
 from specrollout.roofline.starved import without_starved
 from specrollout.roofline.sweep import DRAFTER, TARGET, VERIFY, Sweep
-from specrollout.roofline.tiles import GRAPH_PADDINGS, EngineTraits
+from specrollout.roofline.tiles import EngineTraits
 
 NOISE = 0.03  # expected relative error of a time: what such a form leaves unexplained
 TARGET_WEIGHT = 1.5  # T_T is in every decision
 GEMM_SPREAD = 0.1  # how far a measured GEMM throughput may be from that of a step (log)
-TRAIT_MARGIN = 3.0  # an alternative must lower the cost (a log likelihood) by this
+TRAIT_MARGIN = 3.0  # a cost, a log likelihood, that differs by less decides nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +83,10 @@ def fit(sweep: Sweep, constants: ModelConstants, gemm_flop_per_s: float | None =
         return _least_squares(measured, constants, traits, table, start)
 
     best = attempt(EngineTraits())
-    for alternatives in _alternatives():
+    for alternatives, margin in _alternatives():
         tried = [attempt(change(best.form.traits), np.array(best.form.log_values)) for change in alternatives]
         chosen = min(tried, key=lambda fitted: fitted.cost)
-        if chosen.cost < best.cost - TRAIT_MARGIN:
+        if chosen.cost < best.cost + margin:
             best = chosen
     return best
 
@@ -102,11 +102,16 @@ def _check_shape(constants: ModelConstants) -> None:
         )
 
 
-def _alternatives() -> list[list[Callable[[EngineTraits], EngineTraits]]]:
+def _alternatives() -> list[tuple[list[Callable[[EngineTraits], EngineTraits]], float]]:
+    """Changes of one trait, and by how much more their cost may be.
+
+    Where the rows do not decide, padding and tiles are taken as most engines have them, and no prefix as shared:
+    requests of a rollout share little.
+    """
     return [
-        [lambda t, padding=p: replace(t, graph_padding=padding) for p in GRAPH_PADDINGS[1:]],  # type: ignore[misc]
-        [lambda t: replace(t, shared_prefix=False)],
-        [lambda t: replace(t, quantized_tiles=False)],
+        ([lambda t: replace(t, shared_prefix=False)], TRAIT_MARGIN),
+        ([lambda t: replace(t, graph_padding="sizes"), lambda t: replace(t, graph_padding="none")], -TRAIT_MARGIN),
+        ([lambda t: replace(t, quantized_tiles=False)], -TRAIT_MARGIN),
     ]
 
 

@@ -49,8 +49,9 @@ class Estimate:
 class OnlineRoofline:
     """Our form, updated by each measured step. One per engine."""
 
-    def __init__(self, form: PhysicalForm, covariance: Floats) -> None:
+    def __init__(self, form: PhysicalForm, covariance: Floats, calibrated: bool = False) -> None:
         self._form = form
+        self._calibrated = calibrated
         self._covariance = np.array(covariance, dtype=float)
         self._low, self._high = bounds(form.table)
         self.observations = dict.fromkeys(MODES, 0)
@@ -95,8 +96,8 @@ class OnlineRoofline:
 
     @property
     def seen_cycles(self) -> bool:
-        """Whether enough steps of speculation were timed for a prediction of it to rest on them."""
-        return min(self.observations[DRAFTER], self.observations[VERIFY]) >= KNOWN_CYCLES
+        """Whether a prediction of speculation rests on timed steps of it: of this run, or of the calibration."""
+        return self._calibrated or min(self.observations[DRAFTER], self.observations[VERIFY]) >= KNOWN_CYCLES
 
     def time(self, mode: str, batch: float, context: float, gamma: int) -> float:
         """Predicted seconds of one pass."""
