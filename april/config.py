@@ -26,6 +26,7 @@ class AprilConfig:
         The host's ``--partial-rollout``. Off: what is unfinished starts again, and versions never mix.
     staleness_cap, at_cap, drain_deadline
         Ours: ``--april-staleness-cap`` (policy versions), ``--april-at-cap``, ``--april-drain-deadline`` (seconds).
+        In an asynchronous loop what a round generates is one version old when it is trained: the cap is one less.
     buffer_dir, buffer_max_gb
         Ours: ``--april-buffer-dir`` (None: chosen by the buffer), ``--april-buffer-max-gb`` (None: no bound).
     stop_by_samples, min_group
@@ -193,7 +194,7 @@ def from_args(args: Namespace) -> AprilConfig:
         group_size=int(args.n_samples_per_prompt),
         max_response_len=int(args.rollout_max_response_len),
         keep_partials=bool(getattr(args, "partial_rollout", False)),
-        staleness_cap=int(getattr(args, "april_staleness_cap", 5)),
+        staleness_cap=_cap(args),
         at_cap=_at_cap(getattr(args, "april_at_cap", AtCap.FINISH.value)),
         drain_deadline=float(getattr(args, "april_drain_deadline", 120.0)),
         buffer_dir=getattr(args, "april_buffer_dir", None),
@@ -222,6 +223,15 @@ def _stops_by_samples(args: Namespace) -> bool:
     if path != REWARDS:
         raise UsageError(f"--april-stop samples: --custom-reward-post-process-path is {path}, it must be {REWARDS}")
     return True
+
+
+def _cap(args: Namespace) -> int:
+    cap = int(getattr(args, "april_staleness_cap", 5))
+    if not getattr(args, "april_async", False):
+        return cap
+    if cap == 0:
+        raise UsageError("--april-staleness-cap is 0: with --async it must be at least 1, a rollout is one version old")
+    return cap - 1
 
 
 def _at_cap(value: str) -> AtCap:

@@ -53,8 +53,12 @@ class Host(Protocol):
         """The host's own parser on ``sys.argv``, with our flags added through its hook."""
         ...
 
-    def train(self, args: Namespace, ready: Callable[[], None]) -> None:
-        """The host's training loop; ``ready`` is called when all processes are up, before the first step."""
+    def train(self, args: Namespace, ready: Callable[[], None], asynchronous: bool = False) -> None:
+        """The host's training loop; ``ready`` is called when all processes are up, before the first step.
+
+        ``asynchronous``: the loop that generates the next rollout while it trains on this one. Raises UsageError where
+        the host has none.
+        """
         ...
 
 

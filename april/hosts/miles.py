@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from april.errors import UsageError
 from april.hosts import AddArguments, Lack
 
 
@@ -49,8 +50,10 @@ class Miles:
         args: Namespace = parse_args(add_custom_arguments=add_arguments)
         return args
 
-    def train(self, args: Namespace, ready: Callable[[], None]) -> None:
+    def train(self, args: Namespace, ready: Callable[[], None], asynchronous: bool = False) -> None:
         """The training loop."""
+        if asynchronous:
+            raise UsageError("--async: miles' wheel carries no asynchronous training loop; use --host slime")
         asyncio.run(_train(args, ready))
 
 

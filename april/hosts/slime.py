@@ -41,9 +41,9 @@ class Slime:
         args: Namespace = parse_args(add_custom_arguments=add_arguments)
         return args
 
-    def train(self, args: Namespace, ready: Callable[[], None]) -> None:
-        """slime's own train.py, told to call ``ready`` once its models are created."""
-        script = _load_script(self.root / "train.py")
+    def train(self, args: Namespace, ready: Callable[[], None], asynchronous: bool = False) -> None:
+        """slime's own train.py or train_async.py, told to call ``ready`` once its models are created."""
+        script = _load_script(self.root / ("train_async.py" if asynchronous else "train.py"))
         create = script.create_training_models
 
         def create_and_report(*positional: Any, **keywords: Any) -> Any:

@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Mapping
 
 from april.config import REWARDS
+from april.errors import UsageError
 from april.hosts import Host
 from april.hosts.resolve import resolve
 from april.launch import folders
@@ -46,6 +47,12 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--slime-dir", metavar="DIR", help="slime's source tree; default: $SLIME_DIR")
     made.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda", "rocm"])
     made.add_argument("--april", default="on", choices=["on", "off"], help="off: the host's own rollout, unchanged")
+    made.add_argument(
+        "--async",
+        dest="asynchronous",
+        action="store_true",
+        help="the host's asynchronous loop: the next rollout is generated while this one is trained",
+    )
     made.add_argument("--run-dir", metavar="DIR", help="where the run writes (default: runs/<time>-<id>)")
     made.add_argument("--quiet", action="store_true", help="host output to the run directory's log only")
     made.add_argument(
@@ -62,6 +69,8 @@ def run(argv: list[str]) -> int:
     """
     ours, theirs = parser().parse_known_args(argv)
     host = resolve(ours.host, ours.slime_dir, os.environ)
+    if ours.asynchronous and host.name == "miles":
+        raise UsageError("--async: miles' wheel carries no asynchronous training loop; use --host slime")
     device = preflight.device(ours.device)
     flags = host_flags(host, device, ours.april, theirs)
     preflight.check(flags, device)
@@ -78,6 +87,7 @@ def run(argv: list[str]) -> int:
     os.environ["APRIL_RUN_DIR"] = str(run_dir)
     emit("started")
     environment = {**os.environ, **overlay_environment(host, device, ours.april)}
+    environment["APRIL_ASYNC"] = "1" if ours.asynchronous else "0"
     print(f"april: {host.name} {host.version} on {device}, run directory {run_dir}", file=sys.stderr)
     if host.lacks:
         lacking = "; ".join(f"{lack.feature} ({lack.because})" for lack in host.lacks)

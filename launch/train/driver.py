@@ -42,14 +42,15 @@ def _train(run_dir: Path) -> None:
     host = _host()
     starting = threading.Thread(target=cluster.preload, daemon=True)
     starting.start()
-    args = flags.parse(host, sys.argv[1:])
+    asynchronous = os.environ.get("APRIL_ASYNC") == "1"
+    args = flags.parse(host, sys.argv[1:], asynchronous)
     (run_dir / "config.json").write_text(json.dumps(vars(args), default=str, indent=1, sort_keys=True))
     emit("parsed")
     with cluster.started(args, host):
         emit("cluster")
         watch = watchdog.Watchdog(run_dir, tolerate_engines=bool(getattr(args, "use_fault_tolerance", False)))
         try:
-            host.train(args, functools.partial(_ready, args, run_dir, watch))
+            host.train(args, functools.partial(_ready, args, run_dir, watch), asynchronous)
         except Exception as error:
             # Now: the processes that die while Ray shuts down are not the cause.
             outcome.report(run_dir, error, started=True)

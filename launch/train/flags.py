@@ -17,8 +17,8 @@ from april.errors import UsageError
 from april.hosts import Host
 
 
-def parse(host: Host, argv: list[str]) -> Namespace:
-    """The host's namespace with our flags in it.
+def parse(host: Host, argv: list[str], asynchronous: bool = False) -> Namespace:
+    """The host's namespace with our flags in it; ``asynchronous`` tells of the loop that will run.
 
     The hosts parse in several passes, each ignoring what another may know, so that a misspelt flag is lost in all of
     them; here a flag that no pass knows is an error.
@@ -40,6 +40,7 @@ def parse(host: Host, argv: list[str]) -> Namespace:
                 raise UsageError(_said(error)) from error
     if unknown := _unknown(argv, known):
         raise UsageError("; ".join(unknown))
+    args.april_async = asynchronous
     from_args(args)
     arm(args)
     return args

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,22 @@ def test_partials_are_resumed_and_no_token_is_lost(host: str, tmp_path: Path, tr
     differences = metrics(run_dir, "train/train_rollout_logprob_abs_diff")
     assert len(differences) == 3
     assert differences[0] < 0.01  # the first round has no partials
+
+
+@pytest.mark.skipif("SLIME_DIR" not in os.environ, reason="SLIME_DIR is not set: miles has no asynchronous loop")
+def test_an_asynchronous_run_saves_the_buffer_of_the_round_that_it_saves(
+    tmp_path: Path, train_flags: list[str]
+) -> None:
+    run_dir, saved = tmp_path / "run", tmp_path / "checkpoint"
+    process = start(run_dir, ["--async", *train_flags, "--save", str(saved), "--save-interval", "1"], "slime")
+    error = process.communicate(timeout=280)[1]
+    assert process.returncode == 0, error
+    rounds = events(run_dir, "round")
+    assert sum(this["wasted_tokens"] for this in rounds) == 0
+    held = 0
+    for this in rounds:
+        held += this["generated_tokens"] - this["trained_tokens"]
+        assert held == tokens_in(checkpoint.path_of(saved, this["rollout_id"]))
 
 
 def tokens_in(folder: Path) -> int:

@@ -61,6 +61,10 @@ def test_our_flags_may_be_missing() -> None:
             r"--over-sampling-batch-size is 3: it must be at least --rollout-batch-size \(4\)",
         ),
         ({"april_staleness_cap": -2}, "--april-staleness-cap is -2: it must be 0 or more policy versions"),
+        (
+            {"april_staleness_cap": 0, "april_async": True},
+            "--april-staleness-cap is 0: with --async it must be at least 1",
+        ),
         ({"april_at_cap": "wait"}, "--april-at-cap is wait: it must be one of finish, restart, mask"),
         ({"april_drain_deadline": 0}, "--april-drain-deadline is 0.0: it must be a positive number of seconds"),
         ({"april_drain_deadline": "nan"}, "--april-drain-deadline is nan"),
@@ -150,3 +154,8 @@ def test_versions_go_on_after_a_restart_of_the_run() -> None:
     assert [clock.observe(raw) for raw in (1, 1, 2)] == [38, 38, 39]
     assert clock.observe(None) == 39
     assert clock.of(1) == 38, "an engine that is behind says so"
+
+
+def test_an_asynchronous_loop_takes_one_version_of_the_cap() -> None:
+    assert from_args(Namespace(**HOST, april_async=True)).staleness_cap == 4
+    assert from_args(Namespace(**HOST)).staleness_cap == 5

@@ -57,6 +57,7 @@ def test_a_gpu_gets_no_flags_of_the_cpu_host(miles: Path) -> None:
         (["--host", "miles", "--hf-checkpoint", "nowhere"], "--hf-checkpoint nowhere: no such folder"),
         (["--host", "miles", "--hf-checkpoint", "."], "no config.json"),
         (["--host", "slime", "--slime-dir", "."], "is no slime tree"),
+        (["--host", "miles", "--async"], "miles' wheel carries no asynchronous training loop"),
         (["--host", "miles", "--device", "cuda"], "this machine has none"),
     ],
 )
