@@ -64,8 +64,8 @@ class Tally:
     """One mode's figures over its measured rounds; ``wasted`` over all its rounds. Tokens, seconds and versions.
 
     ``carried_in`` and ``carried_out`` are tokens in the buffer before and after the measured rounds. ``bound_s`` is the
-    least time for the work of these rounds, see ``bound.py``: for what they trained or for what they generated, whichever
-    is less, so that neither a buffer that was filled before nor one that is full at the end makes it better.
+    least time for the work of these rounds, see ``bound.py``: for what they trained or for what they generated,
+    whichever is less, so that neither a buffer filled before nor one that is full at the end makes it better.
     """
 
     rounds: int

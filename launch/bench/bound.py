@@ -7,16 +7,19 @@ least
 
     bound(T) = sum over T of (a/K + c + k s)  +  p * (prompt tokens, once a group)
 
-The first token of a response comes with its prefill and is not in the sum. The bound knows no rounds: a schedule that has
-to end each round with all its responses (sync) can only be slower.
+The first token of a response comes with its prefill and is not in the sum. The bound knows no rounds: a schedule that
+has to end each round with all its responses (sync) can only be slower.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from april.errors import AprilError
+
+ROUNDS_OF_FIT = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +63,9 @@ class Speed:
 
 
 def fit(stairs: Sequence[Stair], prefill: float, most: int) -> Speed:
-    """The speed by least squares of relative errors; coefficients that would be negative are 0.
+    """The speed by least squares of errors relative to the fit: the mean speed, slow moments counted as they were.
+
+    Coefficients that would be negative are 0. (Relative to the measured times instead, slow moments would count less.)
 
     Raises:
         AprilError: where the stairs do not determine it.
@@ -71,15 +76,25 @@ def fit(stairs: Sequence[Stair], prefill: float, most: int) -> Speed:
         raise AprilError("the step time was measured at fewer than two batch sizes")
     rows = np.array([[1.0, stair.batch, stair.context] for stair in stairs])
     times = np.array([stair.step_s for stair in stairs])
-    free = [0, 1, 2]
-    found = np.zeros(3)
+    weights = np.ones(len(times))
+    for _ in range(ROUNDS_OF_FIT):
+        found = _not_negative(rows * weights[:, None], times * weights)
+        weights = 1 / (rows @ found)
+    return Speed(float(found[0]), float(found[1]), float(found[2]), prefill, most)
+
+
+def _not_negative(rows: Any, times: Any) -> Any:
+    """Least squares; while a coefficient is negative, the one that takes away most is left out."""
+    import numpy as np
+
+    free, found = list(range(rows.shape[1])), np.zeros(rows.shape[1])
     while free:
-        solved = np.linalg.lstsq(rows[:, free] / times[:, None], np.ones(len(times)), rcond=None)[0]
+        solved = np.linalg.lstsq(rows[:, free], times, rcond=None)[0]
         if (solved >= 0).all():
             found[free] = solved
             break
         free.pop(int(np.argmin(solved * rows[:, free].mean(axis=0))))
-    return Speed(float(found[0]), float(found[1]), float(found[2]), prefill, most)
+    return found
 
 
 def error(speed: Speed, stairs: Iterable[Stair]) -> float:

@@ -19,7 +19,7 @@ from .account import Call
 
 
 class Forced:
-    """Wraps the ``generate(args, sample, sampling_params)`` of a host's rollout module; ``calls`` are those since ``take``."""
+    """Wraps the ``generate(args, sample, sampling_params)`` of a host's rollout module."""
 
     def __init__(self, lengths: Sequence[int], version: Callable[[], int]) -> None:
         self._lengths = lengths
@@ -40,7 +40,9 @@ class Forced:
         taken, self._calls = self._calls, []
         return taken
 
-    async def generate(self, original: Any, args: Any, sample: Any, sampling_params: dict[str, Any], **more: Any) -> Any:
+    async def generate(
+        self, original: Any, args: Any, sample: Any, sampling_params: dict[str, Any], **more: Any
+    ) -> Any:
         """The wrapper."""
         forced = {**sampling_params, "max_new_tokens": self._lengths[sample.index], "ignore_eos": True}
         before, seen, started = sample.response_length, len(sample.weight_versions), time.time()

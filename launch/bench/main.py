@@ -19,7 +19,10 @@ from april.launch.arguments import UsageParser
 from april.launch.bench import trace
 from april.launch.bench.settings import MODES, Settings
 
-MODELS = ("smollm2", "tiny")
+MODELS = {"smollm2": 1024, "tiny": 960}
+"""What the longest response is scaled to unless told: the tiny policy has 1024 positions."""
+PROMPT_TOKENS = 32
+"""No prompt of a benchmark is longer."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -30,7 +33,9 @@ def parser() -> argparse.ArgumentParser:
     default = Settings()
     rollout.add_argument("--modes", default=",".join(MODES), help=f"which (default: {','.join(MODES)})")
     rollout.add_argument(
-        "--lengths", metavar="PMF.json", help="distribution of response lengths (default: quantiles of a reasoning model)"
+        "--lengths",
+        metavar="PMF.json",
+        help="distribution of response lengths (default: quantiles of a reasoning model)",
     )
     for flag, kind, text in (
         ("--rounds", int, "measured rounds of each mode"),
@@ -39,13 +44,19 @@ def parser() -> argparse.ArgumentParser:
         ("--samples", int, "responses of a group"),
         ("--over-sampling", float, "groups that the partial modes start per group that they train"),
         ("--concurrency", int, "responses that the server decodes at once; more wait in its queue"),
-        ("--max-len", int, "tokens that the longest response of the distribution is scaled to"),
         ("--cap", int, "april's staleness cap in policy versions"),
         ("--seed", int, "of lengths, prompts and sampling"),
     ):
         value = getattr(default, flag.removeprefix("--").replace("-", "_"))
         rollout.add_argument(flag, type=kind, default=value, metavar="N", help=f"{text} (default: {value})")
-    rollout.add_argument("--model", default=MODELS[0], help=f"{' or '.join(MODELS)} (default: {MODELS[0]})")
+    lengths = ", ".join(f"{tokens} for {model}" for model, tokens in MODELS.items())
+    rollout.add_argument(
+        "--max-len",
+        type=int,
+        metavar="N",
+        help=f"tokens that the longest response of the distribution is scaled to (default: {lengths})",
+    )
+    rollout.add_argument("--model", default="smollm2", help=f"{' or '.join(MODELS)} (default: smollm2)")
     rollout.add_argument("--host", default="auto", help="auto, slime or miles")
     rollout.add_argument("--slime-dir", metavar="DIR", help="slime's source tree; default: $SLIME_DIR")
     rollout.add_argument("--out", metavar="DIR", help="where run and pictures go (default: runs/bench-<time>)")
@@ -89,11 +100,13 @@ def _bench(flags: argparse.Namespace) -> int:
     from april.launch.quickstart import cache, prepare
 
     machine = report.machine()
+    model = prepare.MODELS[flags.model](cache.folder(flags.cache_dir, os.environ))
+    check_fits(model, settings.max_len)
     job = runs.Job(
         host=host.name,
         slime_dir=flags.slime_dir,
         run_dir=out / "run",
-        model=prepare.MODELS[flags.model](cache.folder(flags.cache_dir, os.environ)),
+        model=model,
         prompts=_prompts(out / "prompts.jsonl", count, settings.seed),
         settings=settings,
         settings_file=out / "settings.json",
@@ -114,8 +127,20 @@ def _bench(flags: argparse.Namespace) -> int:
 
 def settings_of(flags: argparse.Namespace) -> Settings:
     """The flags as settings, without the lengths. Raises UsageError for a value out of range."""
-    names = ("rounds", "warm_up", "batch", "samples", "over_sampling", "concurrency", "max_len", "cap", "seed")
-    return Settings(modes=tuple(flags.modes.split(",")), **{name: getattr(flags, name) for name in names})
+    names = ("rounds", "warm_up", "batch", "samples", "over_sampling", "concurrency", "cap", "seed")
+    max_len = MODELS[flags.model] if flags.max_len is None else flags.max_len
+    return Settings(
+        modes=tuple(flags.modes.split(",")), max_len=max_len, **{name: getattr(flags, name) for name in names}
+    )
+
+
+def check_fits(model: Path, max_len: int) -> None:
+    """Raises UsageError where the model has too few positions for the longest response and its prompt."""
+    positions = json.loads((model / "config.json").read_text())["max_position_embeddings"]
+    if max_len + PROMPT_TOKENS > positions:
+        raise UsageError(
+            f"--max-len {max_len}: the model has {positions} positions, so at most {positions - PROMPT_TOKENS}"
+        )
 
 
 def _prompts(path: Path, count: int, seed: int) -> Path:

@@ -61,7 +61,9 @@ def _bars(axis: Any, result: Result) -> None:
 
 def _timeline(axis: Any, this: Round, settings: Settings) -> None:
     """One bar for each call, in order of its end. What waits in the server's queue is part of its bar."""
-    calls = sorted((call for call in this.calls if call.after > call.before), key=lambda call: (call.ended, call.started))
+    calls = sorted(
+        (call for call in this.calls if call.after > call.before), key=lambda call: (call.ended, call.started)
+    )
     for row, call in enumerate(calls):
         ended = call.after >= settings.lengths[call.sample]
         kind = "trained" if call.sample in this.trained else "surplus" if ended else "partial"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,11 +47,12 @@ def read(events: Sequence[Mapping[str, Any]], settings: Settings) -> Result:
             raise AprilError(f"mode {mode}: the run holds {len(found)} rounds, not {settings.cycles}")
     calibrations = [event for event in events if event["event"] == "calibration"]
     stairs = [Stair(**stair) for event in calibrations for stair in event["stairs"]]
-    prefill = sum(event["prefill"] for event in calibrations) / max(1, len(calibrations))
+    # Where prompts are short, the time of a prefill is not that of its tokens.
+    longest = max((event["prompt"] for event in calibrations), default=0)
+    prefills = [event["prefill"] for event in calibrations if event["prompt"] == longest]
+    prefill = sum(prefills) / max(1, len(prefills))
     speed = bound.fit(stairs, prefill, settings.concurrency)
-    tallies = {
-        mode: account.tally(found, settings.warm_up, settings.samples, speed) for mode, found in rounds.items()
-    }
+    tallies = {mode: account.tally(found, settings.warm_up, settings.samples, speed) for mode, found in rounds.items()}
     return Result(rounds, tallies, speed, stairs)
 
 
@@ -99,14 +100,16 @@ def _figures(tally: Tally) -> dict[str, Any]:
 def notes(result: Result) -> list[str]:
     """What a reader must know to trust the figures."""
     found = [
-        f"{mode}: {tally.bound_share:.2f} of the bound: no schedule can do that; the machine was slower while the step time "
-        "was measured than in the rounds (other load), so no share of this run means anything"
+        f"{mode}: {tally.bound_share:.2f} of the bound: no schedule can do that; the machine was slower while the step "
+        "time was measured than in the rounds (other load), so no share of this run means anything"
         for mode, tally in result.tallies.items()
         if tally.bound_share > 1
     ]
     error = bound.error(result.speed, result.stairs)
     if error > 0.15:
-        found.append(f"the step times scatter by {error:.0%} around their model: the machine was busy with other things")
+        found.append(
+            f"the step times scatter by {error:.0%} around their model: the machine was busy with other things"
+        )
     return found
 
 
@@ -116,7 +119,9 @@ def machine() -> dict[str, Any]:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         lines = []
-    model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+    model = next(
+        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine()
+    )
     return {
         "cpus": os.cpu_count(),
         "cpu": model,
@@ -125,7 +130,7 @@ def machine() -> dict[str, Any]:
     }
 
 
-ROWS = (
+ROWS: tuple[tuple[str, Callable[[Tally], str]], ...] = (
     ("trained tokens / s", lambda tally: f"{tally.rate:.0f}"),
     ("share of the packing bound", lambda tally: f"{tally.bound_share:.2f}"),
     ("wasted tokens", lambda tally: str(tally.wasted)),

@@ -2,7 +2,7 @@
 
 One process, one server, one trace. A mode has its own arguments and data source, and plays its rounds with the rollout
 function that a training run would use. Between rounds the policy version goes up and the prefix cache is emptied, as a
-weight sync does both. Every few rollouts the server's step time is measured. The results are events of the run.
+weight sync does both. Before each round the server's step time is measured. The results are events of the run.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 from april import rollout as april_rollout
 from april import samples
-from april.buffer import PartialDataSource
+from april.buffer.source import partial_data_source
 from april.errors import AprilError
 from april.hosts.rollout import RolloutBindings, bindings
 from april.launch.bench import settings as settings_of
@@ -26,14 +26,26 @@ from april.launch.bench.server import Server
 from april.launch.bench.settings import Settings
 from april.telemetry.events import emit
 
-CALIBRATE_EVERY = 4
-"""Rollouts between two measurements of the step time."""
+CONTEXTS = (8, 160)
+"""Prompts of the staircases, tokens, in turn: the time of a step depends on what it attends to."""
 
 
 async def reward(args: Any, sample: Any, **more: Any) -> float:
     """The host's reward hook: judging costs nothing here."""
     del args, sample, more
     return 1.0
+
+
+def host_source(args: Any) -> Any:
+    """The host's ``--data-source-path``, for what it counts and logs: each mode has a source of its own.
+
+    It also has the host's rollout module imported, and so patched, before the run is checked.
+    """
+    return _host_source(bindings(), args)
+
+
+def _host_source(host: RolloutBindings, args: Any) -> Any:
+    return importlib.import_module(f"{host.name}.rollout.data_source").RolloutDataSourceWithBuffer(args)
 
 
 def generate_rollout(args: Any, rollout_id: int, data_source: Any, evaluation: bool = False) -> Any:
@@ -78,12 +90,12 @@ class Bench:
             self.forced = Forced(self.settings.lengths, lambda: self.version)
             self.forced.install(importlib.import_module(f"{self.host.name}.rollout.sglang_rollout"))
             self.modes = [self._mode(name, args) for name in self.settings.modes]
-        if cycle % CALIBRATE_EVERY == 0:
-            self._calibrate()
         self.version = cycle
         outputs = {}
         for position in range(len(self.modes)):
             mode = self.modes[(cycle + position) % len(self.modes)]
+            # Before each round: other load on the machine comes and goes, and must slow both alike.
+            self._calibrate(CONTEXTS[(cycle + position) % len(CONTEXTS)])
             outputs[mode.name] = self._round(mode, cycle)
         return outputs[self.settings.modes[0]]
 
@@ -92,13 +104,12 @@ class Bench:
         own.partial_rollout = name != "sync"
         own.over_sampling_batch_size = self.settings.batch if name == "sync" else self.settings.started
         if name == "april":
-            return Mode(name, own, april_rollout.generate_rollout, PartialDataSource(own))
-        module = importlib.import_module(f"{self.host.name}.rollout.data_source")
-        return Mode(name, own, self.host.generate_rollout, module.RolloutDataSourceWithBuffer(own))
+            return Mode(name, own, april_rollout.generate_rollout, partial_data_source()(own))
+        return Mode(name, own, self.host.generate_rollout, _host_source(self.host, own))
 
-    def _calibrate(self) -> None:
-        stairs, prefill = self.host.run(self.server.calibrate(self.settings.concurrency))
-        emit("calibration", prefill=prefill, stairs=[asdict(stair) for stair in stairs])
+    def _calibrate(self, prompt: int) -> None:
+        stairs, prefill = self.host.run(self.server.staircase(prompt, self.settings.concurrency))
+        emit("calibration", prompt=prompt, prefill=prefill, stairs=[asdict(stair) for stair in stairs])
 
     def _round(self, mode: Mode, cycle: int) -> Any:
         assert self.forced is not None

@@ -51,7 +51,7 @@ class Job:
             "--label-key": "label",
             "--custom-rm-path": "april.launch.bench.rollout.reward",
             "--rollout-function-path": "april.launch.bench.rollout.generate_rollout",
-            "--data-source-path": f"{self.host}.rollout.data_source.RolloutDataSourceWithBuffer",
+            "--data-source-path": "april.launch.bench.rollout.host_source",
             "--num-rollout": settings.cycles,
             "--rollout-batch-size": settings.batch,
             "--over-sampling-batch-size": settings.started,
@@ -109,13 +109,6 @@ def _follow(process: subprocess.Popen[str], job: Job) -> None:
 def _line(event: dict[str, Any], settings: Settings) -> str | None:
     if event["event"] == "ready":
         return "ready"
-    if event["event"] == "calibration":
-        stairs = event["stairs"]
-        rates = [stair["batch"] * stair["steps"] / stair["seconds"] for stair in (stairs[0], stairs[-1])]
-        sizes = [stair["batch"] for stair in (stairs[0], stairs[-1])]
-        return "step time measured: " + ", ".join(
-            f"{rate:.0f} tokens/s at batch {size}" for rate, size in zip(rates, sizes, strict=True)
-        )
     if event["event"] != "bench_round":
         return None
     tokens, seconds = sum(tokens for _, tokens in event["trained"]), event["ended"] - event["started"]

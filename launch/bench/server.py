@@ -1,4 +1,4 @@
-"""The engines, over HTTP: a policy update between rounds, an empty prefix cache, and how long a step takes at which batch.
+"""The engines, over HTTP: a policy update, an empty prefix cache, and how long a step takes at which batch.
 
 Steps are measured with a *staircase*: responses start together and end one after another, so that the number of running
 ones goes down in steps, and the moments at which they end are seen. They take the way that rollouts take: through the
@@ -22,16 +22,13 @@ FLUSH_S = 10.0
 REQUEST_S = 300.0
 LEAD_STEPS = 2
 """Steps of the first stair, which contains the prefill and is not counted."""
-STEPS = 12
+STEPS = 8
 """Steps of each other stair."""
-SHRINK = 0.7
-CONTEXTS = (8, 160)
-"""Prompts of the staircases, tokens: a step's time depends on what it attends to."""
-PREFILL_TOKENS = 64
+SHRINK = 0.6
 
 
 def stairs(most: int) -> list[int]:
-    """Running responses on each stair: all; one less, which is the first that counts; then about seven tenths each."""
+    """Running responses on each stair: all; one less, which is the first that counts; then about six tenths each."""
     sizes = [most, most - 1]
     while sizes[-1] > 1:
         sizes.append(max(1, min(sizes[-1] - 1, round(SHRINK * sizes[-1]))))
@@ -69,18 +66,15 @@ class Server:
                     await _post(client, f"{url}/update_weight_version", {"new_version": str(version)})
                 await _post(client, f"{url}/flush_cache?timeout={FLUSH_S:g}", {})
 
-    async def calibrate(self, most: int) -> tuple[list[Stair], float]:
-        """Measure steps from ``most`` running responses down to one, at two context lengths; and prefill, s a token."""
-        found: list[Stair] = []
-        for context in CONTEXTS:
-            await self.update(None)
-            found += await self._staircase(context, most)
-        await self.update(None)
-        return found, await self._prefill(most)
+    async def staircase(self, prompt: int, most: int) -> tuple[list[Stair], float]:
+        """Measure steps from ``most`` running responses down to one, whose prompts have ``prompt`` tokens.
 
-    async def _staircase(self, prompt: int, most: int) -> list[Stair]:
+        Also the seconds that prefill took for each token of the prompts.
+        """
+        await self.update(None)
         sizes = stairs(most)
         lengths = plan(sizes)
+        started = time.monotonic()
         async with self._client() as client:
             requests = (self._generate(client, number, prompt, length) for number, length in enumerate(lengths))
             ended = await asyncio.gather(*requests)
@@ -92,13 +86,8 @@ class Server:
         for position in range(1, len(sizes)):
             mean = prompt + 1 + LEAD_STEPS + STEPS * (position - 0.5)
             found.append(Stair(sizes[position], STEPS, sizes[position] * mean, ends[position] - ends[position - 1]))
-        return found
-
-    async def _prefill(self, most: int) -> float:
-        async with self._client() as client:
-            started = time.monotonic()
-            await asyncio.gather(*(self._generate(client, number, PREFILL_TOKENS, 1) for number in range(most)))
-            return (time.monotonic() - started) / (most * PREFILL_TOKENS)
+        lead = LEAD_STEPS * found[0].step_s
+        return found, max(0.0, ends[0] - started - lead) / (most * prompt)
 
     async def _generate(self, client: httpx.AsyncClient, number: int, prompt: int, tokens: int) -> float:
         """When the answer came. Prompts share no prefix, and only ids that every vocabulary has."""

@@ -35,13 +35,13 @@ class Settings:
     """
 
     modes: tuple[str, ...] = MODES
-    batch: int = 12
+    batch: int = 4
     samples: int = 4
-    over_sampling: float = 1.5
-    concurrency: int = 16
+    over_sampling: float = 2.0
+    concurrency: int = 6
     rounds: int = 10
-    warm_up: int = 2
-    max_len: int = 512
+    warm_up: int = 1
+    max_len: int = 1024
     cap: int = 5
     seed: int = 0
     lengths: tuple[int, ...] = ()

@@ -15,8 +15,8 @@ from pathlib import Path
 from april.errors import UsageError
 
 DEFAULT = "ServeGen deepseek-r1 quantiles"
-# Quantiles of the response lengths of a reasoning model in production: alibaba/ServeGen at f891d11, data/reason/deepseek-r1
-# (Apache-2.0), pooled over clients by request rate.
+# Quantiles of the response lengths of a reasoning model in production: alibaba/ServeGen at f891d11,
+# data/reason/deepseek-r1 (Apache-2.0), pooled over clients by request rate.
 QUANTILES: tuple[tuple[float, int], ...] = (
     *((0.0, 9), (0.03125, 195), (0.0625, 246), (0.125, 325), (0.1875, 395), (0.25, 464), (0.3125, 545)),
     *((0.375, 660), (0.4375, 822), (0.5, 1014), (0.5625, 1223), (0.625, 1461), (0.6875, 1816), (0.75, 2563)),
@@ -38,7 +38,7 @@ class Distribution:
         return self.lengths[min(bisect.bisect_left(self.cumulative, share), len(self.lengths) - 1)]
 
     def draw(self, count: int, max_len: int, seed: int) -> list[int]:
-        """``count`` lengths, independent, with the longest possible one scaled to ``max_len``; at least 1 token each."""
+        """``count`` lengths, independent, at least 1; the longest possible one is scaled to ``max_len``."""
         source = random.Random(seed)
         scale = max_len / self.lengths[-1]
         return [max(1, round(scale * self.quantile(source.random()))) for _ in range(count)]
@@ -71,7 +71,9 @@ def of_pairs(name: str, pairs: list[tuple[int, float]]) -> Distribution:
         UsageError: without any, or for a length below 1 or a weight that is none.
     """
     if not pairs or pairs[0][0] < 1 or any(not 0 < share < float("inf") for _, share in pairs):
-        raise UsageError(f'--lengths {name}: it must map tokens to probabilities: {{"pmf": {{"120": 0.5, "4000": 0.5}}}}')
+        raise UsageError(
+            f'--lengths {name}: it must map tokens to probabilities: {{"pmf": {{"120": 0.5, "4000": 0.5}}}}'
+        )
     sums = list(itertools.accumulate(share for _, share in pairs))
     return Distribution(name, tuple(length for length, _ in pairs), tuple(part / sums[-1] for part in sums))
 
