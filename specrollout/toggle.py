@@ -223,8 +223,8 @@ def toggle_for(
 ) -> tuple[Toggle, OnlineRoofline | None]:
     """The toggle of an engine, and the model to give its measured steps to, where it follows them.
 
-    With a calibration that matches, the toggle starts from it; with one that does not match or cannot be read, the engine
-    decodes plainly and every decision says why; without a file it learns, given the model's constants.
+    With a calibration that matches, the toggle starts from it; with one that does not match or cannot be read, the
+    engine decodes plainly and every decision says why; without a file it learns, given the model's constants.
     """
     if path is None:
         if constants is None or not (constants.layers and constants.heads):

@@ -1,35 +1,43 @@
-"""A latency model that follows measured steps: an extended Kalman filter on the logarithms of our form's parameters.
+"""A latency model that follows measured steps: our form, fitted again and again to what was seen, in numpy alone.
 
-Every step that is timed is one observation, log t = log model(B, S, gamma) + noise. A model without a file starts from
-the expectations of `parameters.py`, with a spread so wide that the first steps decide; one from a file starts from its
-fit and covariance. An innovation far outside what is expected is bounded in its effect, so that one odd step moves
-little, and a lasting change is followed.
+Steps are kept by cell, a mode with a draft length and a neighbourhood of B and S, the last few of each; a cell counts
+with their median, so that an odd step changes nothing and a lasting change is there after three. The parameters are
+those of highest posterior density: the cells, with tails that forgive, against a prior. Without a calibration the
+prior is the expectations of `parameters.py`, so wide that the first steps decide, and wider still in the one direction
+in which log times are linear: a device that is slower in everything. With one it is the calibration and its
+covariance.
 
-Invariants: parameters stay in their ranges, the covariance stays symmetric and positive, and an observation never
-makes a prediction undefined. Needs numpy only: it runs inside an engine.
+Invariants: parameters stay in their ranges, the covariance stays symmetric and positive, and no observation makes a
+prediction undefined.
 """
 
 from __future__ import annotations
 
 import math
+from collections import deque
 from dataclasses import dataclass
 
 import numpy as np
 
 from specrollout.roofline.constants import ModelConstants
-from specrollout.roofline.model import Floats
+from specrollout.roofline.model import FloatLike, Floats, floats
 from specrollout.roofline.parameters import bounds, parameters, spreads, start_vector
 from specrollout.roofline.physical import PhysicalForm
 from specrollout.roofline.sweep import DRAFTER, MODES, TARGET, VERIFY
 from specrollout.roofline.tiles import EngineTraits
 
-STEP_NOISE = 0.05  # standard deviation of log time of one step that the form does not explain
-DRIFT = 0.002  # standard deviation by which each parameter may move between two observations
-OUTLIER = 3.0  # innovations beyond this many standard deviations are bounded
-ITERATIONS = 4  # relinearizations: the first observations move far
-SETTLED = 0.02  # relinearizing stops when no parameter moves by more (log)
-DIFFERENCE = 1e-4  # step of the numeric gradient, in log parameters
-UNKNOWN_SPREAD = 2.0  # spread of scale parameters before the first observation: a factor of 7 either way
+STEP_NOISE = 0.05  # standard deviation of the log time of a cell that the form does not explain
+AGE_NOISE = 0.0005  # what it grows by with each observation since the cell's last
+CELL_STEPS = 5  # steps that a cell remembers
+CELLS_PER_DOUBLING = 2  # cells for each doubling of B, and of S
+REFIT_EVERY = 64  # observations between two fits, at most: a fit takes tens of ms; the first come sooner
+NEW_CELL = 8  # the first step of a cell counts as so many
+ITERATIONS = 25  # of a fit; one that starts near its end needs two or three
+SETTLED = 0.002  # a fit ends when no parameter moves by more (log)
+DIFFERENCE = 1e-4  # step of the numeric derivatives, in log parameters
+UNKNOWN_SPREAD = 2.0  # spread of one throughput against the others before the first observation: 7 times either way
+SPEED_SPREAD = 5.0  # spread of the speed of the whole device: 150 times either way
+CALIBRATED_SPREAD = 0.03  # how far an engine may be from its calibration, for each parameter
 KNOWN_CYCLES = 3  # drafter and verify steps without which no spread is believed: before them, expectations speak
 PLAIN = EngineTraits(graph_padding="sizes", shared_prefix=False)
 
@@ -46,14 +54,29 @@ class Estimate:
         return self.speedup * math.exp(min(50.0, deviations * self.spread))
 
 
+@dataclass(slots=True)
+class Cell:
+    """The last steps of a mode at about one point: (B, S, log seconds), and when the last came."""
+
+    mode: str
+    gamma: int
+    steps: deque[tuple[float, float, float]]
+    last: int
+
+
 class OnlineRoofline:
-    """Our form, updated by each measured step. One per engine."""
+    """Our form, updated by the measured steps of one engine."""
 
     def __init__(self, form: PhysicalForm, covariance: Floats, calibrated: bool = False) -> None:
+        extra = CALIBRATED_SPREAD**2 if calibrated else 0.0
         self._form = form
         self._calibrated = calibrated
-        self._covariance = np.array(covariance, dtype=float)
+        self._prior = np.array(form.log_values)
+        self._covariance = np.array(covariance, dtype=float) + extra * np.eye(self._prior.size)
+        self._precision = np.linalg.inv(self._covariance)
         self._low, self._high = bounds(form.table)
+        self._cells: dict[tuple[str, int, int, int], Cell] = {}
+        self._since_fit = 0
         self.observations = dict.fromkeys(MODES, 0)
 
     @classmethod
@@ -61,71 +84,115 @@ class OnlineRoofline:
         """A model of a device that nothing is known of."""
         table = parameters(constants.tp)
         spread = np.minimum(spreads(table), UNKNOWN_SPREAD)
-        return cls(PhysicalForm(constants, traits, tuple(start_vector(table))), np.diag(spread**2))
+        speed = np.array([-1.0 if p.unit.endswith("/s") else float(p.unit == "s") for p in table])
+        covariance = np.diag(spread**2) + SPEED_SPREAD**2 * np.outer(speed, speed)
+        return cls(PhysicalForm(constants, traits, tuple(start_vector(table))), covariance)
 
     @property
     def form(self) -> PhysicalForm:
         """The model as it is now."""
         return self._form
 
-    def observe(self, mode: str, batch: float, context: float, gamma: int, seconds: float) -> None:
-        """Take one timed step into account; a time that is no positive number is ignored."""
-        if not (math.isfinite(seconds) and seconds > 0 and batch >= 1):
-            return
-        point = (mode, batch, context, gamma)
-        prior = np.array(self._form.log_values)
-        covariance = self._covariance + DRIFT**2 * np.eye(prior.size)
-        values = prior
-        for _ in range(ITERATIONS):
-            gradient = self._gradient(values, point)
-            variance = float(gradient @ covariance @ gradient) + STEP_NOISE**2
-            innovation = math.log(seconds) - self._log_time(values, point) - float(gradient @ (prior - values))
-            limit = OUTLIER * math.sqrt(variance)
-            gain = covariance @ gradient / variance
-            moved = np.clip(prior + gain * float(np.clip(innovation, -limit, limit)), self._low, self._high)
-            settled = bool(np.max(np.abs(moved - values)) < SETTLED)
-            values = moved
-            if settled:
-                break
-        inside = abs(innovation) <= limit
-        self._form = PhysicalForm(self._form.constants, self._form.traits, tuple(map(float, values)))
-        # A bounded observation tells little of where the parameters are: it must not make them look certain.
-        reduced = covariance - np.outer(gain, gain) * variance if inside else covariance
-        self._covariance = (reduced + reduced.T) / 2
-        self.observations[mode] += 1
-
     @property
     def seen_cycles(self) -> bool:
         """Whether a prediction of speculation rests on timed steps of it: of this run, or of the calibration."""
         return self._calibrated or min(self.observations[DRAFTER], self.observations[VERIFY]) >= KNOWN_CYCLES
 
+    def observe(self, mode: str, batch: float, context: float, gamma: int, seconds: float) -> None:
+        """Take one timed step into account; what is no positive time of a running step is ignored."""
+        if not (math.isfinite(seconds) and seconds > 0 and batch >= 1):
+            return
+        gamma = 0 if mode == TARGET else gamma
+        doublings = (math.log2(batch), math.log2(max(1.0, context)))
+        place = (mode, gamma, round(CELLS_PER_DOUBLING * doublings[0]), round(CELLS_PER_DOUBLING * doublings[1]))
+        self.observations[mode] += 1
+        total = sum(self.observations.values())
+        cell = self._cells.get(place)
+        self._since_fit += 1 if cell else NEW_CELL
+        if cell is None:
+            cell = self._cells[place] = Cell(mode, gamma, deque(maxlen=CELL_STEPS), total)
+        cell.steps.append((batch, context, math.log(seconds)))
+        cell.last = total
+        if self._since_fit >= min(REFIT_EVERY, 1 + total // 8):
+            self._fit(total)
+            self._since_fit = 0
+
     def time(self, mode: str, batch: float, context: float, gamma: int) -> float:
         """Predicted seconds of one pass."""
-        return math.exp(self._log_time(np.array(self._form.log_values), (mode, batch, context, gamma)))
+        return float(np.exp(_log_times(self._form, mode, batch, context, float(gamma))))
 
     def estimate(self, batch: float, context: float, gamma: int, accepted: float) -> Estimate:
         """The speedup of speculation with L = `accepted`, and how well it is known."""
-        values = np.array(self._form.log_values)
 
-        def log_speedup(at: Floats) -> float:
-            form = PhysicalForm(self._form.constants, self._form.traits, tuple(at))
+        def log_speedup(form: PhysicalForm) -> Floats:
             cycle = gamma * form.t_drafter(batch, context, gamma) + form.t_verify(batch, context, gamma)
-            return math.log(accepted * float(form.t_target(batch, context)) / float(cycle))
+            return floats(np.log(np.atleast_1d(accepted * form.t_target(batch, context) / cycle)))
 
-        center = log_speedup(values)
-        gradient = np.array([(log_speedup(values + d) - center) / DIFFERENCE for d in DIFFERENCE * np.eye(values.size)])
+        center = log_speedup(self._form)
+        gradient = np.array([float(log_speedup(f)[0] - center[0]) / DIFFERENCE for f in self._neighbours(self._form)])
         variance = float(gradient @ self._covariance @ gradient)
-        return Estimate(math.exp(center), math.sqrt(max(0.0, variance)))
+        return Estimate(math.exp(float(center[0])), math.sqrt(max(0.0, variance)))
 
-    def _log_time(self, values: Floats, point: tuple[str, float, float, int]) -> float:
-        mode, batch, context, gamma = point
-        form = PhysicalForm(self._form.constants, self._form.traits, tuple(values))
-        if mode == TARGET:
-            return math.log(float(form.t_target(batch, context)))
-        predict = form.t_drafter if mode == DRAFTER else form.t_verify
-        return math.log(float(predict(batch, context, gamma)))
+    def _fit(self, now: int) -> None:
+        """Levenberg and Marquardt from where the parameters are; cells far off count less (Cauchy)."""
+        values, damping = np.array(self._form.log_values), 1e-3
+        residuals, jacobian = self._residuals(self._form, now)
+        for _ in range(ITERATIONS):
+            weights = 1.0 / (1.0 + residuals**2 / 9.0)
+            slope = jacobian.T @ (weights * residuals) + self._precision @ (values - self._prior)
+            curvature = jacobian.T @ (weights[:, None] * jacobian) + self._precision
+            step = np.linalg.solve(curvature + damping * np.diag(np.diag(curvature)), -slope)
+            tried = np.clip(values + np.clip(step, -2.0, 2.0), self._low, self._high)
+            form = PhysicalForm(self._form.constants, self._form.traits, tuple(map(float, tried)))
+            found = self._residuals(form, now)
+            if self._cost(found[0], tried) < self._cost(residuals, values):
+                moved = float(np.max(np.abs(tried - values)))
+                values, self._form, damping = tried, form, max(1e-6, damping / 5)
+                residuals, jacobian = found
+            else:
+                moved, damping = math.inf if damping < 1e6 else 0.0, damping * 5
+            if moved < SETTLED:
+                break
+        weights = 1.0 / (1.0 + residuals**2 / 9.0)
+        covariance = np.linalg.inv(jacobian.T @ (weights[:, None] * jacobian) + self._precision)
+        self._covariance = (covariance + covariance.T) / 2
 
-    def _gradient(self, values: Floats, point: tuple[str, float, float, int]) -> Floats:
-        center = self._log_time(values, point)
-        steps = DIFFERENCE * np.eye(values.size)
-        return np.array([(self._log_time(values + step, point) - center) / DIFFERENCE for step in steps])
+    def _cost(self, residuals: Floats, values: Floats) -> float:
+        away = values - self._prior
+        return float(9.0 * np.log1p(residuals**2 / 9.0).sum() + away @ self._precision @ away)
+
+    def _residuals(self, form: PhysicalForm, now: int) -> tuple[Floats, Floats]:
+        """Residuals of the cells in standard deviations, and their derivatives by the log parameters."""
+        residuals, rows = [], []
+        for mode in MODES:
+            cells = [cell for cell in self._cells.values() if cell.mode == mode]
+            if not cells:
+                continue
+            steps = np.array([step for cell in cells for step in cell.steps]).T
+            ends = np.cumsum([len(cell.steps) for cell in cells])[:-1]
+            gammas = np.repeat([float(cell.gamma) for cell in cells], [len(cell.steps) for cell in cells])
+            errors = _log_times(form, mode, steps[0], steps[1], gammas) - steps[2]
+            batch, context, gamma, error = (
+                np.array([float(np.median(part)) for part in np.split(column, ends)])
+                for column in (steps[0], steps[1], gammas, errors)
+            )
+            noise = np.array([STEP_NOISE + AGE_NOISE * (now - cell.last) for cell in cells])
+            residuals.append(error / noise)
+            center = _log_times(form, mode, batch, context, gamma)
+            columns = [
+                (_log_times(f, mode, batch, context, gamma) - center) / DIFFERENCE for f in self._neighbours(form)
+            ]
+            rows.append(np.stack(columns, axis=1) / noise[:, None])
+        return np.concatenate(residuals), np.concatenate(rows)
+
+    def _neighbours(self, form: PhysicalForm) -> list[PhysicalForm]:
+        values = np.array(form.log_values)
+        moved = values + DIFFERENCE * np.eye(values.size)
+        return [PhysicalForm(form.constants, form.traits, tuple(map(float, at))) for at in moved]
+
+
+def _log_times(form: PhysicalForm, mode: str, batch: FloatLike, context: FloatLike, gamma: FloatLike) -> Floats:
+    if mode == TARGET:
+        return np.log(form.t_target(batch, context))
+    predict = form.t_drafter if mode == DRAFTER else form.t_verify
+    return np.log(predict(batch, context, gamma))
