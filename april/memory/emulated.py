@@ -24,6 +24,7 @@ CALLS = {
             "unpin": "hipHostFree",
         },
         **{"copy_out": "hipMemcpy", "copy_in": "hipMemcpy", "synchronize": "hipDeviceSynchronize"},
+        "capture": "hipThreadExchangeStreamCaptureMode",
     },
     "cuda": {
         **{"reserve": "cuMemAddressReserve", "create": "cuMemCreate", "map": "cuMemMap"},
@@ -31,6 +32,7 @@ CALLS = {
         **{"address_free": "cuMemAddressFree", "info": "cuMemGetInfo_v2"},
         **{"pin": "cuMemAllocHost_v2", "unpin": "cuMemFreeHost"},
         **{"copy_out": "cuMemcpyDtoH_v2", "copy_in": "cuMemcpyHtoD_v2", "synchronize": "cuCtxSynchronize"},
+        "capture": "cuThreadExchangeStreamCaptureMode",
     },
 }
 """What a saver does, and the function of the runtime that does it."""
@@ -82,6 +84,10 @@ class Emulated:
     def count(self, what: str) -> int:
         """How often a call was used."""
         return int(self._library.emulated_calls(self.calls[what].encode()))
+
+    def capture_mode(self) -> int:
+        """This thread's: 0 where nobody changed it."""
+        return int(self._library.emulated_capture_mode())
 
     def held(self) -> Held:
         """What is held now."""

@@ -30,20 +30,23 @@ struct Access {
 static_assert(sizeof(Properties) == 32 && sizeof(Access) == 12, "as in the runtimes' headers");
 
 constexpr int OUT_OF_MEMORY = 2;  // hipErrorOutOfMemory and CUDA_ERROR_OUT_OF_MEMORY
+constexpr int RELAXED = 2;        // a capture in this thread does not forbid taking memory, as PyTorch's allocator has it
 constexpr int HOST_TO_DEVICE = 1, DEVICE_TO_HOST = 2;
 
 enum Name { RESERVE, CREATE, MAP, ACCESS, UNMAP, RELEASE, ADDRESS_FREE, GRANULARITY, INFO, PIN, UNPIN, SYNC, TEXT,
-            COPY, TO_HOST, TO_DEVICE, GET_DEVICE, SET_DEVICE, INIT, DEVICE, RETAIN, PUSH, POP, NAMES };
+            COPY, TO_HOST, TO_DEVICE, GET_DEVICE, SET_DEVICE, INIT, DEVICE, RETAIN, PUSH, POP, CAPTURE, NAMES };
 
 constexpr const char* HIP[NAMES] = {
     "hipMemAddressReserve", "hipMemCreate", "hipMemMap", "hipMemSetAccess", "hipMemUnmap", "hipMemRelease",
     "hipMemAddressFree", "hipMemGetAllocationGranularity", "hipMemGetInfo", "hipHostMalloc", "hipHostFree",
-    "hipDeviceSynchronize", "hipGetErrorString", "hipMemcpy", nullptr, nullptr, "hipGetDevice", "hipSetDevice"};
+    "hipDeviceSynchronize", "hipGetErrorString", "hipMemcpy", nullptr, nullptr, "hipGetDevice", "hipSetDevice",
+    nullptr, nullptr, nullptr, nullptr, nullptr, "hipThreadExchangeStreamCaptureMode"};
 constexpr const char* CUDA[NAMES] = {
     "cuMemAddressReserve", "cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemUnmap", "cuMemRelease",
     "cuMemAddressFree", "cuMemGetAllocationGranularity", "cuMemGetInfo_v2", "cuMemAllocHost_v2", "cuMemFreeHost",
     "cuCtxSynchronize", "cuGetErrorString", nullptr, "cuMemcpyDtoH_v2", "cuMemcpyHtoD_v2", nullptr, nullptr,
-    "cuInit", "cuDeviceGet", "cuDevicePrimaryCtxRetain", "cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2"};
+    "cuInit", "cuDeviceGet", "cuDevicePrimaryCtxRetain", "cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2",
+    "cuThreadExchangeStreamCaptureMode"};
 
 class Gpu : public Driver {
  public:
@@ -71,14 +74,23 @@ class Gpu : public Driver {
   }
 
   Status enter() override {
-    if (!hip_) return call<int(void*)>(PUSH, context_);
-    if (Status got = call<int(int*)>(GET_DEVICE, &before_); got.failed) return got;
-    return before_ == device_ ? Status{} : call<int(int)>(SET_DEVICE, device_);
+    void* ours = nullptr;
+    if (hip_) {
+      if (Status got = call<int(int*)>(GET_DEVICE, &before_); got.failed) return got;
+      if (Status got = select(device_); got.failed) return got;
+    } else if (Status got = call<int(void*)>(PUSH, context_); got.failed) {
+      return got;
+    }
+    capture_ = RELAXED;
+    Status got = call<int(int*)>(CAPTURE, &capture_);
+    if (got.failed) hip_ ? select(before_) : call<int(void**)>(POP, &ours);
+    return got;
   }
   Status leave() override {
     void* ours = nullptr;
-    if (!hip_) return call<int(void**)>(POP, &ours);
-    return before_ == device_ ? Status{} : call<int(int)>(SET_DEVICE, before_);
+    Status first = call<int(int*)>(CAPTURE, &capture_);
+    Status got = hip_ ? select(before_) : call<int(void**)>(POP, &ours);
+    return first.failed ? first : got;
   }
 
   size_t granularity() const override { return granularity_; }
@@ -128,6 +140,10 @@ class Gpu : public Driver {
   Status synchronize() override { return call<int()>(SYNC); }
 
  private:
+  Status select(int device) {
+    return before_ == device_ ? Status{} : call<int(int)>(SET_DEVICE, device);
+  }
+
   template <typename Signature, typename... Arguments>
   Status call(Name name, Arguments... arguments) {
     Running now(this, names_[name]);
@@ -145,7 +161,7 @@ class Gpu : public Driver {
   bool hip_;
   const char* const* names_;
   void* library_;  // never closed: a runtime does not survive that
-  int device_, before_ = 0;
+  int device_, before_ = 0, capture_ = RELAXED;
   void* context_ = nullptr;
   void* calls_[NAMES] = {};
   size_t granularity_ = 0;

@@ -124,25 +124,29 @@ Segment* Saver::segment_at(const void* address) {
   return at < segment->base + segment->size ? segment : nullptr;
 }
 
+// Needs the device only where a segment goes with its last block; where it cannot be had, sweep() does it later.
 Failure Saver::free(void* block) {
-  return within("free", "", [&]() -> Failure {
-    Segment* segment = segment_at(block);
-    auto found = std::map<size_t, size_t>::iterator();
-    size_t offset = segment ? static_cast<char*>(block) - segment->base : 0;
-    if (!segment || (found = segment->blocks.find(offset)) == segment->blocks.end()) {
-      return failure("free", "", Status::fault("free", 0, "no block of ours begins there: freed twice, or never given"));
-    }
-    size_t size = found->second;
-    segment->blocks.erase(found);
-    segment->saved.erase(offset);
-    give_back(*segment, offset, size);
-    if (segment->paused && segment->blocks.empty()) {  // its memory is gone already: only addresses and backup are left
-      Status gone = destroy(*segment);
-      note(gone);
-      if (!gone.failed) segments_.erase(segments_.find(segment->base));
-    }
-    return {};
-  });
+  std::lock_guard<std::mutex> held(lock_);
+  ++operations_;
+  Segment* segment = segment_at(block);
+  auto found = std::map<size_t, size_t>::iterator();
+  size_t offset = segment ? static_cast<char*>(block) - segment->base : 0;
+  if (!segment || (found = segment->blocks.find(offset)) == segment->blocks.end()) {
+    return {Status::fault("free", 0, "no block of ours begins there: freed twice, or never given"), "free", "", 0, 0};
+  }
+  size_t size = found->second;
+  segment->blocks.erase(found);
+  segment->saved.erase(offset);
+  give_back(*segment, offset, size);
+  if (!segment->paused || !segment->blocks.empty()) return {};
+  Status entered = driver_->enter();
+  note(entered);
+  if (entered.failed) return {};
+  Status gone = destroy(*segment);  // its memory is gone already: only addresses and backup are left
+  note(gone);
+  if (!gone.failed) segments_.erase(segments_.find(segment->base));
+  note(driver_->leave());
+  return {};
 }
 
 // Adds a range to the free ones, joined with its neighbours.

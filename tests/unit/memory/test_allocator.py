@@ -77,3 +77,16 @@ def test_a_closed_saver_is_not_attached_any_more(gpu: Emulated, symbols: ctypes.
     assert symbols.april_torch_malloc(2 * MIB, 6, None) is None
     with pytest.raises(ValueError, match="no such device"):
         gpu.saver().core.attach(64)
+
+
+def test_a_capture_may_take_memory_and_finds_its_mode_again(gpu: Emulated, symbols: ctypes.CDLL) -> None:
+    saver = gpu.saver()
+    saver.core.attach(0)
+    before = gpu.count("capture")
+    assert symbols.april_torch_malloc(2 * MIB, 0, None) is not None
+    assert gpu.count("capture") == before + 2
+    assert gpu.capture_mode() == 0
+    gpu.resize(2 * MIB)
+    assert symbols.april_torch_malloc(2 * MIB, 0, None) is None
+    assert gpu.capture_mode() == 0
+    saver.close()

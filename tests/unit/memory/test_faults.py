@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -33,8 +34,9 @@ def scenario(gpu: Emulated) -> tuple[list[Cause], int, dict[str, int]]:
     Returns the faults that showed, how many were only counted, and how often each call had been used until then.
     """
     faults: list[Cause] = []
-    saver = gpu.saver(extent_limit=GRANULARITY)
-    made = {}
+    made: dict[str, Any] = {}
+    retried(lambda: made.update(saver=gpu.saver(extent_limit=GRANULARITY)), gpu, faults)
+    saver = made.pop("saver")
 
     def allocate(name: str, size: int, keep: Keep) -> None:
         made[name] = saver.allocate(size, name.split("-")[0], keep)

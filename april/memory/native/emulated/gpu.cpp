@@ -12,6 +12,7 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <utility>
 
 #define API extern "C" __attribute__((visibility("default")))
 
@@ -204,6 +205,13 @@ int copy(void* to, const void* from, size_t size, const void* device) {
   return 0;
 }
 
+thread_local int capture_mode = 0;
+
+int exchange(int* mode) {
+  std::swap(capture_mode, *mode);
+  return 0;
+}
+
 const char* text(int code) {
   return code == OUT_OF_MEMORY ? "out of memory" : code == INVALID ? "invalid argument" : "emulated fault";
 }
@@ -235,6 +243,7 @@ CALL(hipMemcpy, (void* to, const void* from, size_t size, int kind), copy(to, fr
 CALL(hipDeviceSynchronize, (), 0)
 CALL(hipGetDevice, (int* device), (*device = current_device, 0))
 CALL(hipSetDevice, (int device), (current_device = device, 0))
+CALL(hipThreadExchangeStreamCaptureMode, (int* mode), exchange(mode))
 API const char* hipGetErrorString(int code) { return text(code); }
 #else
 CALL(cuMemAddressReserve, (void** address, size_t size, size_t, void*, Flags), reserve(address, size))
@@ -256,6 +265,7 @@ CALL(cuDeviceGet, (int* handle, int device), (*handle = device, 0))
 CALL(cuDevicePrimaryCtxRetain, (void** context, int device), (*context = reinterpret_cast<void*>(device + 1l), 0))
 CALL(cuCtxPushCurrent_v2, (void*), 0)
 CALL(cuCtxPopCurrent_v2, (void**), 0)
+CALL(cuThreadExchangeStreamCaptureMode, (int* mode), exchange(mode))
 API int cuGetErrorString(int code, const char** said) { return *said = text(code), 0; }
 #endif
 
@@ -283,6 +293,7 @@ API long emulated_calls(const char* name) {
   std::lock_guard<std::recursive_mutex> held(lock);
   return calls[name];
 }
+API int emulated_capture_mode() { return capture_mode; }
 // handles, mappings, reservations, pinned buffers, bytes in use
 API void emulated_held(size_t* counts) {
   std::lock_guard<std::recursive_mutex> held(lock);
