@@ -172,6 +172,19 @@ def test_sglangs_adapter_over_it() -> None:
     )
 
 
+def test_a_fork_makes_its_own() -> None:
+    """SGLang's scheduler is a fork of the engine on a CPU."""
+    python(
+        SURFACE + "import os\nwith tms.region('w', enable_cpu_backup=True): x = torch.ones(100)\n"
+        "child = os.fork()\n"
+        "if child == 0:\n"
+        "    with tms.region('w', enable_cpu_backup=True): y = torch.ones(100)\n"
+        "    tms.pause(); tms.resume(); del x\n"
+        "    os._exit(0 if y.sum() == 100 and tms.saver.stats().total.blocks == 1 else 1)\n"
+        "assert os.waitpid(child, 0)[1] == 0\ntms.pause(); tms.resume()\nassert x.sum() == 100\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("libraries", "device", "major", "chosen"),
     [

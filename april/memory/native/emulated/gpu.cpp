@@ -26,13 +26,8 @@ struct Handle {
   int mappings;
   bool released;
 };
-struct Mapping {
-  size_t size;
-  uint64_t handle;
-};
-struct Fault {
-  long at, code, delay_ms;
-};
+struct Mapping { size_t size; uint64_t handle; };
+struct Fault { long at, code, delay_ms; };
 
 std::recursive_mutex lock;
 std::map<uint64_t, Handle> handles;
@@ -125,8 +120,8 @@ int map(char* address, size_t size, size_t offset, uint64_t id) {
   auto found = handles.find(id);
   if (found == handles.end() || found->second.released || offset || found->second.size != size) return INVALID;
   if (!reserved(address, size) || overlaps(address, size)) return INVALID;
-  void* got = mmap(address, size, PROT_NONE, MAP_SHARED | MAP_FIXED, file, static_cast<off_t>(found->second.offset));
-  if (got == MAP_FAILED) return OUT_OF_MEMORY;
+  off_t at = static_cast<off_t>(found->second.offset);
+  if (mmap(address, size, PROT_NONE, MAP_SHARED | MAP_FIXED, file, at) == MAP_FAILED) return OUT_OF_MEMORY;
   ++found->second.mappings;
   mappings[address] = {size, id};
   return 0;
@@ -282,8 +277,7 @@ API void emulated_fail(const char* name, long nth, long code, long delay_ms) {
 }
 API void emulated_hoard(int on) {
   std::lock_guard<std::recursive_mutex> held(lock);
-  hoards = on;
-  if (!on) in_use -= hoarded, hoarded = 0;
+  if (!(hoards = on)) in_use -= hoarded, hoarded = 0;
 }
 API void emulated_calm() {
   std::lock_guard<std::recursive_mutex> held(lock);
