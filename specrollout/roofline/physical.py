@@ -121,13 +121,17 @@ class PhysicalForm:
         return self._serial(context, self.constants.heads * np.ceil(rows / ATTENTION_TILE))
 
     def _decode_attention(self, batch: Floats, context: Floats) -> Floats:
-        """Engines read a shared prefix once where that is less work; they do not weigh its fixed cost, the merge."""
+        """Engines read a shared prefix once where that is less work; they do not weigh its fixed cost, the merge.
+
+        In short contexts it counts only where it pays as a whole, or a longer context could take less time.
+        """
         stream = self._stream(batch, context)
         if not self.traits.shared_prefix:
             return stream
         merge = self.values["share_s_per_layer"] * self.constants.layers
-        shares = (stream > self._shared(np.ones_like(batch), context)) & (context > SHARED_FROM_TOKENS)
-        return np.where(shares, np.minimum(stream, self._shared(batch, context)) + merge, stream)
+        shared = self._shared(batch, context)
+        eager = (stream > self._shared(np.ones_like(batch), context)) & (context > SHARED_FROM_TOKENS)
+        return np.where(eager, np.minimum(stream, shared) + merge, np.minimum(stream, shared + merge))
 
     def _verify_attention(self, batch: Floats, context: Floats, queries: Floats) -> Floats:
         own = self._serial(context, self.constants.heads * batch * np.ceil(queries / ATTENTION_TILE))

@@ -75,7 +75,8 @@ def _agreement(axis: Any, model: LatencyModel, sweep: Sweep) -> None:
 
 def _speedups(axis: Any, model: LatencyModel, sweep: Sweep | None, accepted: float | None) -> None:
     top = max(row.batch for row in sweep.rows) if sweep else 128
-    gamma = sweep.gammas[len(sweep.gammas) // 2] if sweep else 7
+    gammas = sweep.gammas if sweep else [7]
+    gamma = gammas[0] if accepted is None else min(gammas, key=lambda g: abs(g - accepted))
     gained = float(gamma) if accepted is None else accepted
     batches = np.arange(1.0, top + 1)
     for color, context in enumerate(CONTEXTS):

@@ -18,7 +18,7 @@ ATTENTION_TILE = 64  # query rows of one attention tile
 DENSE_TILE = 128  # rows of one tile of a 16-bit matrix product; smaller powers of two below it
 QUANT_TILE = 16  # rows of one tile of a 4-bit product; half of it for 8 rows and fewer
 QUANT_BLOCK = 64  # rows for which a 4-bit product reads its weights once
-SHARED_FROM_TOKENS = 256  # engines look for a shared prefix only in contexts longer than this
+SHARED_FROM_TOKENS = 256  # engines look for a shared prefix in contexts longer than this
 
 
 @dataclass(frozen=True, slots=True)
