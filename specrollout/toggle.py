@@ -11,7 +11,7 @@ probes that do not settle the matter become rarer, each wait twice as long as th
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -45,6 +45,11 @@ class Decision:
     reason: str
     speedup: float | None = None
     spread: float | None = None
+
+
+def inputs_of(view: View, decision: Decision) -> dict[str, float | int | None]:
+    """What a decision came from, for the decision log."""
+    return {**asdict(view), "speedup": decision.speedup, "spread": decision.spread}
 
 
 class Predictor(Protocol):

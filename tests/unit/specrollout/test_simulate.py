@@ -9,10 +9,20 @@ import pytest
 
 from specrollout.roofline.calibration import read_calibration
 from specrollout.roofline.compare import compare_rules
+from specrollout.roofline.decisions import DecisionLog, at_moment, read_decisions
 from specrollout.roofline.fit import Fitted
 from specrollout.roofline.online import OnlineRoofline
 from specrollout.roofline.simulate import Outcome, Rollout, run_toggle
-from specrollout.toggle import FilePredictor, OnlinePredictor, PaperToggle, Toggle, ToggleConfig
+from specrollout.toggle import (
+    Decision,
+    FilePredictor,
+    OnlinePredictor,
+    PaperToggle,
+    Toggle,
+    ToggleConfig,
+    View,
+    inputs_of,
+)
 
 Fits = Callable[[str], Fitted]
 CONFIG = ToggleConfig()
@@ -43,6 +53,30 @@ def test_the_boundary_is_crossed_both_ways(fitted: Fits) -> None:
     outcome = run(fitted("7b"), Toggle(CONFIG, FilePredictor(fitted("7b").form)), 6.0)
     assert outcome.switches >= 3
     assert 0.1 < outcome.speculated < 0.9
+
+
+def test_a_run_explains_itself(fitted: Fits, tmp_path: Path) -> None:
+    """Each moment's entry in the log holds the state that the engine was in, and the speedup that put it there."""
+    toggle, states = Toggle(CONFIG, FilePredictor(fitted("7b").form)), []
+    with (tmp_path / "log").open("w") as file:
+        log = DecisionLog(file)
+
+        def decide(view: View) -> Decision:
+            decision = toggle.decide(view)
+            log.record(
+                len(states), "0", len(states), "toggle", decision.state, decision.reason, inputs_of(view, decision)
+            )
+            states.append(decision.state)
+            return decision
+
+        run_toggle(fitted("7b").form, decide, 6.0, 7, SHORT)
+    entries = read_decisions(tmp_path / "log")
+    assert len(entries) < len(states) / 20
+    for moment in range(0, len(states), 7):
+        (entry,) = at_moment(entries, moment + 0.5)
+        assert entry["choice"] == states[moment]
+        if entry["time_s"] == entry["since_s"] and moment > 0 and entry["time_s"] > 0:
+            assert (entry["inputs"]["speedup"] >= 1.05) == (entry["choice"] == "speculating")
 
 
 def test_a_refilled_batch_costs_the_published_toggle(fitted: Fits) -> None:
