@@ -16,7 +16,7 @@ COMMANDS = {
     "patch": ("april.launch.patch.main", "what is changed upstream, and whether it fits a version: list, check, diff"),
     "doctor": ("april.launch.doctor.main", "check this machine: versions, patches, devices; each fault with a remedy"),
     "buffer": ("april.launch.buffer.main", "look at a buffer of partials: show, verify, export to parquet"),
-    "calibrate": ("april.launch.calibrate.main", "when speculation pays: fit a sweep, check the fit, ask it, explain a run"),
+    "calibrate": ("april.launch.calibrate.main", "when speculation pays: fit, check, predict, explain"),
     "memory": ("april.launch.memory.main", "pause and resume of memory by tag: selftest"),
 }
 

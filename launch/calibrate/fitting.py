@@ -41,8 +41,15 @@ def fit(given: argparse.Namespace) -> str:
     }
     calibration = Calibration(form, fingerprint_of(constants, given.device or gemm_device), report)
     write_calibration(calibration, out)
-    nameless = "" if calibration.fingerprint.device else "\nno device named: no engine will use it; give --device"
-    return text.figures(f"{out}: {given.form} form of {sweep.model}, in sample, at L = gamma", in_sample) + nameless
+    notes = []
+    if not calibration.fingerprint.device:
+        notes.append("no device named: no engine will use it; give --device")
+    if sweep.model != constants.name:
+        notes.append(
+            f"the sweep is of {sweep.model}, the constants of {constants.name or 'no named model'}: is that right?"
+        )
+    title = f"{out}: {given.form} form of {sweep.model}, in sample, at L = gamma"
+    return "\n".join([text.figures(title, in_sample), *notes])
 
 
 def crossval(given: argparse.Namespace) -> str:

@@ -47,7 +47,12 @@ def test_paper_form_and_text(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     out = tmp_path / "c.json"
     arguments = ("--sweep", SWEEP, "--constants", CONSTANTS, "--form", "paper")
     assert calibrate("fit", *arguments, "--out", out) == 0
-    assert "give --device" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "give --device" in said
+    assert "is that right?" not in said
+    others = ("--constants", DATA / "model_constants_qwen2514b_tp1.json")
+    assert calibrate("fit", *arguments, *others, "--device", "A100", "--out", tmp_path / "d.json") == 0
+    assert "the sweep is of Qwen2.5-7B, the constants of Qwen2.5-14B: is that right?" in capsys.readouterr().out
     assert json.loads(out.read_text())["form"] == "paper"
     assert calibrate("crossval", *arguments, "--json") == 0
     assert {name: split.keys() >= KEYS for name, split in json.loads(capsys.readouterr().out).items()} == {
