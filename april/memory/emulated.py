@@ -68,7 +68,7 @@ class Emulated:
         self._library.emulated_total(ctypes.c_size_t(total))
 
     def fail(self, what: str, nth: int = 1, code: int = INVALID, delay_ms: int = 0) -> None:
-        """The ``nth`` use of a call from now on answers ``code``, after a wait; one fault for each call at a time."""
+        """The ``nth`` use of a call from now (0: each) answers ``code``, after a wait; one fault for each call."""
         name = self.calls[what].encode()
         self._library.emulated_fail(name, ctypes.c_long(nth), ctypes.c_long(code), ctypes.c_long(delay_ms))
 

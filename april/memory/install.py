@@ -11,6 +11,7 @@ import importlib.util
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from april.errors import UsageError
 from april.memory import build, tms
@@ -70,30 +71,39 @@ def install(backend: str = "auto", device: str = "cpu", cuda_major: int | None =
     theirs = getattr(before, NAME, None)
     if getattr(theirs, "_impl", None) is not None:
         raise UsageError(f"--memory-backend april: {NAME} is in use in this process already")
-    ours = _module()
+    ours = _module(tracks=device == "cpu" and tms.whole_process_wanted())
     sys.modules[NAME] = ours
     if before is not None and theirs is not None:
         _rebind(before, theirs, ours)
-    if device == "cpu" and tms.whole_process_wanted():
-        tms.track_whole_process()
     return chosen
 
 
 class _Module(ModuleType):
-    """Ours, told from theirs by its type."""
+    """Ours. Where the whole process is to be tracked, that begins when its object is asked for, by a module that is
+    about to build a model: so that nothing here imports PyTorch before its user does."""
+
+    tracks = False
+
+    def __getattr__(self, name: str) -> Any:
+        if name != NAME:
+            raise AttributeError(f"module {NAME!r} has no attribute {name!r}")
+        if self.tracks:
+            tms.track_whole_process()
+        self.torch_memory_saver = tms.torch_memory_saver
+        return tms.torch_memory_saver
 
 
-def _module() -> ModuleType:
+def _module(tracks: bool) -> _Module:
     made = _Module(NAME, "april.memory in place of torch_memory_saver")
+    made.tracks = tracks
     made.__file__ = str(build.stand_in_for_preload().parent / NAME / "__init__.py")
     made.__spec__ = importlib.machinery.ModuleSpec(NAME, None, origin=made.__file__)
-    made.torch_memory_saver = tms.torch_memory_saver  # type: ignore[attr-defined]
     made.TorchMemorySaver = tms.TorchMemorySaver  # type: ignore[attr-defined]
     made.configure_subprocess = tms.configure_subprocess  # type: ignore[attr-defined]
     return made
 
 
-def _rebind(before: ModuleType, theirs: object, ours: ModuleType) -> None:
+def _rebind(before: ModuleType, theirs: object, ours: _Module) -> None:
     """Names of loaded modules that are bound to their module or object are bound to ours."""
     for module in list(sys.modules.values()):
         if module is before or not isinstance(module, ModuleType) or module is ours:
@@ -102,5 +112,5 @@ def _rebind(before: ModuleType, theirs: object, ours: ModuleType) -> None:
             if value is before:
                 setattr(module, name, ours)
             elif value is theirs:
-                setattr(module, name, tms.torch_memory_saver)
-    before.torch_memory_saver = tms.torch_memory_saver  # type: ignore[attr-defined]
+                setattr(module, name, ours.torch_memory_saver)
+    before.torch_memory_saver = ours.torch_memory_saver  # type: ignore[attr-defined]

@@ -79,6 +79,7 @@ def load() -> ctypes.CDLL:
         "set": (None, [c_void_p, c_size_t, c_int]),
         "granularity": (c_size_t, [c_void_p]),
         "running": (c_char_p, [c_void_p]),
+        "begun": (c_uint64, [c_void_p]),
         "last_fault": (None, [c_void_p, c_char_p, c_size_t]),
         "attach": (c_int, [c_void_p, c_int]),
         "region": (None, [c_char_p, c_int]),
@@ -211,6 +212,10 @@ class Core:
         """The runtime's function that is running now."""
         name: bytes | None = self._library.april_memory_running(self._handle)
         return name.decode() if name else None
+
+    def begun(self) -> int:
+        """How many of the runtime's functions were called until now."""
+        return int(self._library.april_memory_begun(self._handle))
 
     def last_fault(self) -> str:
         """The last fault that failed no operation; empty where there was none."""

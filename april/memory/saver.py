@@ -197,7 +197,7 @@ class MemorySaver:
         return kinds.in_order(self.core.tags()) if tag is None else [kinds.checked(tag)]
 
     def _watched(self, what: str) -> AbstractContextManager[None]:
-        return watchdog.watched(what, self._hang_s, self.core.running)
+        return watchdog.watched(what, self._hang_s, self.core)
 
     def compact(self) -> int:
         """Returns the unused pool, and makes paused regions whole and free of gaps; returns the bytes saved.
@@ -206,7 +206,7 @@ class MemorySaver:
         paused: what is mapped cannot be moved under captured graphs.
         """
         self._check_process()
-        with self._watched("compact"):
+        with self._watched("compact()"):
             moved = self.core.compact()
         self._compactions += 1
         self._compacted_at = self.core.counters(None)["operations"]

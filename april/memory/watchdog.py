@@ -10,7 +10,9 @@ import faulthandler
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Iterator
+from typing import Protocol
 
 DEFAULT_S = 300.0
 EXIT_CODE = 70
@@ -21,24 +23,40 @@ def seconds() -> float:
     return float(os.environ.get("APRIL_MEMORY_HANG_S", DEFAULT_S))
 
 
+class Watched(Protocol):
+    """Who does the work: its ``running`` call, and how many it has ``begun``."""
+
+    def running(self) -> str | None:
+        """The call that runs now."""
+
+    def begun(self) -> int:
+        """Calls so far: a large copy is many of them."""
+
+
 @contextlib.contextmanager
-def watched(what: str, limit_s: float, running: Callable[[], str | None]) -> Iterator[None]:
-    """Ends the process with one line and all stacks when the body takes longer than ``limit_s`` (0: never)."""
-    if not limit_s:
-        yield
-        return
+def watched(what: str, limit_s: float, work: Watched) -> Iterator[None]:
+    """Ends the process with one line and all stacks when no call begins or ends for ``limit_s`` (0: never)."""
+    done = threading.Event()
 
-    def end() -> None:
-        where = f"in {running()}" if running() else "outside of the runtime"
-        remedy = "see docs/memory.md; APRIL_MEMORY_HANG_S sets the limit"
-        print(f"april: error: memory {what} hangs {where} for {limit_s:g} s: {remedy}", file=sys.stderr, flush=True)
-        faulthandler.dump_traceback(file=sys.stderr)
-        os._exit(EXIT_CODE)
+    def watch() -> None:
+        last, since = work.begun(), time.monotonic()
+        while not done.wait(limit_s / 10):
+            if work.begun() != last:
+                last, since = work.begun(), time.monotonic()
+            elif time.monotonic() - since >= limit_s:
+                _end(what, limit_s, work.running())
 
-    timer = threading.Timer(limit_s, end)
-    timer.daemon = True
-    timer.start()
+    if limit_s:
+        threading.Thread(target=watch, daemon=True, name="april-memory-watchdog").start()
     try:
         yield
     finally:
-        timer.cancel()
+        done.set()
+
+
+def _end(what: str, limit_s: float, call: str | None) -> None:
+    where = f"in {call}" if call else "outside of the runtime"
+    remedy = "see docs/memory.md; APRIL_MEMORY_HANG_S sets the limit"
+    print(f"april: error: memory {what} hangs {where} for {limit_s:g} s: {remedy}", file=sys.stderr, flush=True)
+    faulthandler.dump_traceback(file=sys.stderr)
+    os._exit(EXIT_CODE)

@@ -122,6 +122,7 @@ API void april_memory_clean(void* handle, const char* tag) { saver(handle)->clea
 API void april_memory_set(void* handle, size_t margin, int retain) { saver(handle)->set(margin, retain); }
 API size_t april_memory_granularity(void* handle) { return saver(handle)->driver().granularity(); }
 API const char* april_memory_running(void* handle) { return saver(handle)->driver().running; }
+API uint64_t april_memory_begun(void* handle) { return saver(handle)->driver().begun; }
 API void april_memory_last_fault(void* handle, char* text, size_t room) {
   snprintf(text, room, "%s", saver(handle)->last_fault().c_str());
 }

@@ -104,10 +104,12 @@ class Host : public Driver {
   }
 
   Status copy_out(void* host, const char* address, size_t size) override {
+    Running call(this, "memcpy");
     memcpy(host, address, size);
     return {};
   }
   Status copy_in(char* address, const void* host, size_t size) override {
+    Running call(this, "memcpy");
     memcpy(address, host, size);
     return {};
   }

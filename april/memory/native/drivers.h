@@ -46,14 +46,18 @@ class Driver {
   virtual Status unpin(void* host) = 0;
   virtual Status synchronize() = 0;
 
-  // The call that is running now, for a watchdog; null between calls. Read without a lock.
+  // For a watchdog, read without a lock: the call that is running now (null between calls), and how many have begun.
   std::atomic<const char*> running{nullptr};
+  std::atomic<uint64_t> begun{0};
 };
 
 // Names the running call for as long as it lives.
 class Running {
  public:
-  Running(Driver* driver, const char* call) : driver_(driver) { driver_->running = call; }
+  Running(Driver* driver, const char* call) : driver_(driver) {
+    driver_->running = call;
+    ++driver_->begun;
+  }
   ~Running() { driver_->running = nullptr; }
 
  private:

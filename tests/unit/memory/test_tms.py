@@ -125,7 +125,10 @@ def test_tracking_is_switched_as_the_hosts_do_it() -> None:
 def test_a_process_tracked_as_a_whole() -> None:
     """slime's and miles' --offload-train: TMS_INIT_ENABLE in the worker's environment."""
     python(
-        SURFACE + "big = torch.ones(1 << 16)\nsmall = torch.ones(10)\n"
+        PLACED
+        + "import sys, torch_memory_saver\nassert 'torch' not in sys.modules, 'not before its user does'\n"
+        + SURFACE
+        + "big = torch.ones(1 << 16)\nsmall = torch.ones(10)\n"
         "with tms.disable(): out = torch.ones(1 << 16)\n"
         "with tms.region('grads'): grads = torch.ones(1 << 16)\n"
         "tms.pause()\nassert small.sum() == 10 and out.sum() == 1 << 16\n"

@@ -20,6 +20,7 @@ namespace {
 
 constexpr size_t GRANULARITY = 2u << 20;
 constexpr int INVALID = 1, OUT_OF_MEMORY = 2;
+constexpr long EVERY = -1;
 
 struct Handle {
   size_t offset, size;
@@ -62,7 +63,9 @@ int gate(const char* name) {
     configure();
     long count = ++calls[name];
     auto found = faults.find(name);
-    if (found != faults.end() && found->second.at == count) delay = found->second.delay_ms, code = found->second.code;
+    if (found != faults.end() && (found->second.at == count || found->second.at == EVERY)) {
+      delay = found->second.delay_ms, code = found->second.code;
+    }
   }
   if (delay) usleep(static_cast<useconds_t>(delay) * 1000);
   return static_cast<int>(code);
@@ -264,7 +267,7 @@ CALL(cuThreadExchangeStreamCaptureMode, (int* mode), exchange(mode))
 API int cuGetErrorString(int code, const char** said) { return *said = text(code), 0; }
 #endif
 
-// What a test turns: the size, a fault at the n-th call from now, a wait before it, memory that is never given back.
+// What a test turns: the size, a fault at the n-th call from now (0: each), a wait before it, memory that is never given back.
 API void emulated_total(size_t bytes) {
   std::lock_guard<std::recursive_mutex> held(lock);
   configure();
@@ -273,7 +276,7 @@ API void emulated_total(size_t bytes) {
 API void emulated_fail(const char* name, long nth, long code, long delay_ms) {
   std::lock_guard<std::recursive_mutex> held(lock);
   configure();
-  faults[name] = {calls[name] + nth, code, delay_ms};
+  faults[name] = {nth ? calls[name] + nth : EVERY, code, delay_ms};
 }
 API void emulated_hoard(int on) {
   std::lock_guard<std::recursive_mutex> held(lock);
