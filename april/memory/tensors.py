@@ -49,21 +49,12 @@ SHAPED: dict[Any, Fill] = {
 }
 """Factories whose result is known by its shape and a value: made in the region at once."""
 
+_FUNCTIONS = "rand rand_like randn randn_like randint randint_like randperm normal arange linspace logspace eye tensor"
+_METHODS = "clone new_tensor contiguous to cpu float double half bfloat16"
 COMPUTED: frozenset[Any] = frozenset(
-    (
-        *(
-            torch.rand,
-            torch.rand_like,
-            torch.randn,
-            torch.randn_like,
-            torch.randint,
-            torch.randint_like,
-            torch.randperm,
-        ),
-        *(torch.arange, torch.linspace, torch.logspace, torch.eye, torch.tensor, torch.normal, torch.tril, torch.triu),
-        *(torch.clone, _TENSOR.clone, _TENSOR.new_tensor, _TENSOR.contiguous),
-        *(_TENSOR.to, _TENSOR.cpu, _TENSOR.float, _TENSOR.double, _TENSOR.half, _TENSOR.bfloat16),
-    )
+    [torch.clone, torch.tril, torch.triu]
+    + [getattr(torch, name) for name in _FUNCTIONS.split()]
+    + [getattr(_TENSOR, name) for name in _METHODS.split()]
 )
 """Factories whose result is computed and then moved into the region, where its storage is new."""
 
