@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 from pathlib import Path
 
 from april.errors import UsageError
@@ -63,6 +64,8 @@ def run(argv: list[str]) -> int:
         UsageError: for a wrong flag, or a file that cannot be used; nothing is written then.
     """
     given = parser().parse_args(argv)
+    # The matrices are small: threads of the linear algebra would wait for each other, longest on a busy machine.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if given.command in ("fit", "crossval"):
         from . import fitting
 

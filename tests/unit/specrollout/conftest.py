@@ -1,9 +1,11 @@
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as april calibrate does; before numpy is imported
 sys.path.insert(0, str(Path(__file__).parent))
 
 from specrollout.roofline.constants import ModelConstants, read_constants
