@@ -67,7 +67,9 @@ class Job:
             "--advantage-estimator": "grpo",
         }
         flags = [text for flag, value in valued.items() for text in (flag, str(value))]
-        return [*flags, "--debug-rollout-only", *model_flags.from_folder(self.model)]
+        # april ranks its requests, resumed ones first; the host's carry no rank and stay in the order of their arrival.
+        ranks = ["--sglang-enable-priority-scheduling", "--sglang-disable-priority-preemption"]
+        return [*flags, *ranks, "--debug-rollout-only", *model_flags.from_folder(self.model)]
 
 
 def run(job: Job) -> list[dict[str, Any]]:
