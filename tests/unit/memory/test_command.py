@@ -20,6 +20,7 @@ FIGURES = {"freed_fraction", "content_equal", "address_equal", "drift_50_cycles"
 
 def test_json(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(selftest, "REGION", 32 << 20)
+    monkeypatch.setattr(selftest, "CYCLES", 8)
     assert main(["memory", "selftest", "--json", "--backend", "host", "--backend", "hip-emulated"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["ok"] is True
@@ -34,6 +35,7 @@ def test_json(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatc
 
 def test_what_is_wrong_fails_it(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(selftest, "REGION", 4 << 20)
+    monkeypatch.setattr(selftest, "CYCLES", 2)
     monkeypatch.setattr(selftest, "_short", lambda runtime: "wrong: nothing was reported")
     assert main(["memory", "selftest", "--backend", "cuda-emulated"]) == 1
     out = capsys.readouterr().out

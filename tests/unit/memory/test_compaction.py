@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from april.memory import MemorySaver
+from april.memory import Keep, MemorySaver
 from april.memory.emulated import GRANULARITY, Emulated
 
 MIB = 1 << 20
@@ -138,7 +138,7 @@ def test_nothing_is_compacted_by_itself(make: Make) -> None:
 def test_fifty_cycles_do_not_creep(make: Make) -> None:
     """slime#579, #638, #651, #1136."""
     saver = make(compaction_interval=100)
-    weights = [saver.allocate((2 + number) * GRANULARITY, "weights") for number in range(4)]
+    weights = [saver.allocate((2 + number) * GRANULARITY, "weights", Keep.MMAP) for number in range(4)]
     used = []
     for cycle in range(50):
         cache = [saver.allocate((1 + (cycle * 7 + number) % 9) * MIB // 2, "kv_cache") for number in range(8)]
