@@ -12,10 +12,9 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
+from april.launch.bench.account import Call
 from april.patches.patcher import Patcher
 from april.staleness import parse_version
-
-from .account import Call
 
 
 class Forced:
