@@ -20,12 +20,15 @@ from april.launch.train import cpu, preflight, supervisor, versions
 from april.telemetry.events import emit
 
 ROLLOUT = {
+    # Without priorities a long resumed request, sent first, is served last: it takes longest to arrive.
     "on": [
         "--partial-rollout",
         "--rollout-function-path",
         "april.rollout.generate_rollout",
         "--data-source-path",
         "april.buffer.PartialDataSource",
+        "--sglang-enable-priority-scheduling",
+        "--sglang-disable-priority-preemption",
     ],
     "off": ["--rollout-function-path", "april.rollout.generate_rollout_sync"],
 }
