@@ -177,6 +177,15 @@ def _definitions(
     return parts
 
 
+def remedy(row: Row) -> str:
+    """What a user can do about a row that does not hold: versions on which it does, and how to see the difference."""
+    labels = verified().get(row.package, {}).items() if row.exact else ()
+    fitting = [label for label, prints in labels if all(set(target.places) & set(prints) for target in row.targets)]
+    # slime is on no registry: a comparison needs two places.
+    diff = f"; `april patch diff {row.name}` shows the difference" if row.exact and row.package != "slime" else ""
+    return f"Use {row.package} {', '.join(fitting) or row.versions}{diff}"
+
+
 def _one_version(row: Row, source: Source) -> bool:
     """Whether there is one verified version that all targets are of."""
     found = [part for target in row.targets if (part := locate(target, source)) is not None]

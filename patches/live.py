@@ -61,18 +61,7 @@ def verify(patch: Patch) -> None:
         raise AprilError(f"patch {patch.name}: {patch.package} is not installed")
     finding = check.examine(patch, source)
     if finding.status is not check.Status.OK:
-        raise AprilError(f"patch {finding.detail}. {remedy(patch)}")
-
-
-def remedy(patch: Patch) -> str:
-    """What a user can do where a patch does not match."""
-    from april.patches import check
-
-    labels = ", ".join(check.verified().get(patch.package, {})) or "none"
-    return (
-        f"Without it {patch.feature.value} {'is slower or less complete' if patch.optional else 'is refused'}: install "
-        f"a version that was verified ({labels}), or see `april patch diff {patch.name}`"
-    )
+        raise AprilError(f"patch {finding.detail}. {check.remedy(patch)}")
 
 
 def _apply(patch: Patch, module: ModuleType, late: bool) -> Patcher:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from april.errors import UsageError
 from april.hosts import Host
 from april.patches import sources
-from april.patches.check import Report, Status, examine, verified
+from april.patches.check import Report, Status, examine, remedy
 from april.patches.contracts import CONTRACTS
 from april.patches.core import Feature, Row
 from april.patches.sources import Source
@@ -32,7 +32,7 @@ def check(host: Host, device: str, features: frozenset[Feature]) -> list[str]:
             if not finding.row.optional:
                 raise UsageError(
                     f"{finding.row.feature.value} does not fit {report.source.label}: {finding.detail}. "
-                    f"{remedy(report.source, finding.row)}"
+                    f"{remedy(finding.row)}"
                 )
             lines.append(f"{finding.row.feature.value} is less complete: {finding.detail}")
     return lines
@@ -48,15 +48,6 @@ def reports(host: Host, device: str, features: frozenset[Feature]) -> list[Repor
         if (source := _source(host, package)) is not None:
             found.append(Report(source, tuple(examine(row, source) for row in rows if row.package == package)))
     return found
-
-
-def remedy(source: Source, row: Row) -> str:
-    """What a user can do about a row that does not hold."""
-    labels = verified().get(source.package, {}).items() if row.exact else ()
-    fitting = [label for label, prints in labels if all(set(target.places) & set(prints) for target in row.targets)]
-    known = ", ".join(fitting) or row.versions
-    diff = f"; `april patch diff {row.name}` shows the difference" if row.exact and source.package != "slime" else ""
-    return f"Use {source.package} {known}{diff}"
 
 
 def _source(host: Host, package: str) -> Source | None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from april.hosts import Host
 from april.launch.train import versions
-from april.patches.check import Status
+from april.patches.check import Status, remedy
 from april.patches.core import Patch
 
 from . import Unread
@@ -39,7 +39,7 @@ def read(host: Host | None, device: str) -> tuple[Fit, ...] | Unread:
             tuple(sorted(finding.row.processes)) if isinstance(finding.row, Patch) else (),
             finding.row.optional,
             None if finding.status is Status.OK else f"{finding.status.value}: {finding.detail}",
-            versions.remedy(report.source, finding.row),
+            remedy(finding.row),
         )
         for report in reports
         for finding in report.findings

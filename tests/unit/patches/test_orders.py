@@ -113,4 +113,4 @@ def test_a_changed_target_is_skipped_or_refused(tree: Path, tmp_path: Path) -> N
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60)
     assert done.stdout == "changed [] ['slime-metrics']\n", done.stderr
     assert "slime.utils.logging_utils:log of slime is" in done.stderr
-    assert "april patch diff slime-metrics" in done.stderr
+    assert "Use slime 624b824" in done.stderr
