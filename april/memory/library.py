@@ -10,6 +10,7 @@ import threading
 from ctypes import POINTER, byref, c_char, c_char_p, c_int, c_int32, c_int64, c_size_t, c_uint64, c_void_p
 from typing import Any
 
+from april.errors import AprilError
 from april.memory import build
 from april.memory.errors import Cause, MemoryFault
 from april.memory.kinds import Keep
@@ -121,9 +122,15 @@ class Core:
         if handle:
             self._library.april_memory_close(handle)
 
+    def handle(self) -> Any:
+        """The core's handle. Raises AprilError once it was closed: the core must not be called then."""
+        if not self._handle:
+            raise AprilError("memory: this saver is closed: make another one")
+        return self._handle
+
     def _checked(self, name: str, *arguments: Any) -> None:
         error = _Error()
-        if getattr(self._library, f"april_memory_{name}")(self._handle, *arguments, byref(error)):
+        if getattr(self._library, f"april_memory_{name}")(self.handle(), *arguments, byref(error)):
             raise error.fault()
 
     def allocate(self, tag: str, keep: Keep, size: int) -> int:
@@ -173,17 +180,17 @@ class Core:
 
     def backup(self, address: int, size: int) -> int | None:
         """Where on the host a paused range waits, or None."""
-        found: int | None = self._library.april_memory_backup(self._handle, address, size)
+        found: int | None = self._library.april_memory_backup(self.handle(), address, size)
         return found
 
     def state(self, address: int) -> str | None:
         """``active``, ``paused``, or None for an address that is not of this saver."""
-        return (None, "active", "paused")[self._library.april_memory_state(self._handle, address)]
+        return (None, "active", "paused")[self._library.april_memory_state(self.handle(), address)]
 
     def counters(self, tag: str | None) -> dict[str, int]:
         """The counters of a tag, or of all."""
         counters = Counters()
-        self._library.april_memory_stats(self._handle, None if tag is None else tag.encode(), byref(counters))
+        self._library.april_memory_stats(self.handle(), None if tag is None else tag.encode(), byref(counters))
         return {name: getattr(counters, name) for name in COUNTERS}
 
     def tags(self) -> list[str]:
@@ -191,41 +198,41 @@ class Core:
         room = 1
         while True:
             names = ctypes.create_string_buffer(room)
-            needed = self._library.april_memory_tags(self._handle, names, room)
+            needed = self._library.april_memory_tags(self.handle(), names, room)
             if needed <= room:
                 return names.value.decode().split("\n") if names.value else []
             room = needed
 
     def clean(self, tag: str) -> None:
         """The contents of a tag have been written anew."""
-        self._library.april_memory_clean(self._handle, tag.encode())
+        self._library.april_memory_clean(self.handle(), tag.encode())
 
     def set(self, margin: int, retain: bool) -> None:
         """``margin`` bytes stay free when something is allocated; ``retain`` keeps backups after a resume."""
-        self._library.april_memory_set(self._handle, margin, retain)
+        self._library.april_memory_set(self.handle(), margin, retain)
 
     def granularity(self) -> int:
         """The unit of the runtime's memory."""
-        return int(self._library.april_memory_granularity(self._handle))
+        return int(self._library.april_memory_granularity(self.handle()))
 
     def running(self) -> str | None:
         """The runtime's function that is running now."""
-        name: bytes | None = self._library.april_memory_running(self._handle)
+        name: bytes | None = self._library.april_memory_running(self.handle())
         return name.decode() if name else None
 
     def begun(self) -> int:
         """How many of the runtime's functions were called until now."""
-        return int(self._library.april_memory_begun(self._handle))
+        return int(self._library.april_memory_begun(self.handle()))
 
     def last_fault(self) -> str:
         """The last fault that failed no operation; empty where there was none."""
         text = ctypes.create_string_buffer(512)
-        self._library.april_memory_last_fault(self._handle, text, len(text))
+        self._library.april_memory_last_fault(self.handle(), text, len(text))
         return text.value.decode(errors="replace")
 
     def attach(self, device: int) -> None:
         """PyTorch's allocator takes a device's memory from this saver."""
-        if self._library.april_memory_attach(self._handle, device):
+        if self._library.april_memory_attach(self.handle(), device):
             raise ValueError(f"no such device: {device}")
 
 

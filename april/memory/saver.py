@@ -90,6 +90,7 @@ class MemorySaver:
         if not self._ours():
             owner = f"process {self._process}, and a fork shares its memory"
             raise AprilError(f"memory: this saver belongs to {owner}: make one after the fork")
+        self.core.handle()
 
     # Regions and blocks
 

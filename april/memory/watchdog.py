@@ -46,12 +46,15 @@ def watched(what: str, limit_s: float, work: Watched) -> Iterator[None]:
             elif time.monotonic() - since >= limit_s:
                 _end(what, limit_s, work.running())
 
+    watcher = threading.Thread(target=watch, daemon=True, name="april-memory-watchdog")
     if limit_s:
-        threading.Thread(target=watch, daemon=True, name="april-memory-watchdog").start()
+        watcher.start()
     try:
         yield
     finally:
         done.set()
+        if limit_s:
+            watcher.join()  # it must not ask a saver that is closed next
 
 
 def _end(what: str, limit_s: float, call: str | None) -> None:

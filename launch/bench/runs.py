@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from april.errors import AprilError
+from april.launch import child
 from april.launch.bench.settings import VARIABLE, Settings
 from april.launch.quickstart import model_flags
 
 LOOK_EVERY_S = 0.25
-ERROR_PREFIX = "april: error: "
 KV_TOKENS = 65536
 """Tokens that the engine's KV cache holds: never the limit here."""
 
@@ -78,23 +78,13 @@ def run(job: Job) -> list[dict[str, Any]]:
     Raises:
         AprilError: with the run's own reason when it fails.
     """
-    environment = {**os.environ, VARIABLE: str(job.settings_file)}
-    process = subprocess.Popen(job.command(), stderr=subprocess.PIPE, text=True, env=environment)
-    try:
-        _follow(process, job)
-        said = process.communicate()[1]
-    except BaseException:
-        process.send_signal(signal.SIGTERM)
-        process.communicate()
-        raise
-    if process.returncode != 0:
-        reasons = [line for line in said.splitlines() if line.startswith(ERROR_PREFIX)]
-        reason = reasons[-1].removeprefix(ERROR_PREFIX) if reasons else f"it ended with code {process.returncode}"
+    reason = child.run(job.command(), functools.partial(_follow, job), {**os.environ, VARIABLE: str(job.settings_file)})
+    if reason is not None:
         raise AprilError(reason)
     return events(job.run_dir)
 
 
-def _follow(process: subprocess.Popen[str], job: Job) -> None:
+def _follow(job: Job, process: subprocess.Popen[str]) -> None:
     """A line for each round until the process ends."""
     begun = time.monotonic()
     seen = 0

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import functools
 import json
-import signal
 import subprocess
 import sys
 import time
@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from april.errors import AprilError
+from april.launch import child
 from april.launch.quickstart.recipe import Inputs, Recipe, train_flags
 
 LOOK_EVERY_S = 0.25
-ERROR_PREFIX = "april: error: "
 APRIL = {"sync": "off", "april": "on"}
 
 
@@ -46,22 +46,13 @@ def train(job: Job) -> Path:
     Raises:
         AprilError: with the run's own reason when it fails.
     """
-    process = subprocess.Popen(job.command(), stderr=subprocess.PIPE, text=True)
-    try:
-        _follow(process, job)
-        said = process.communicate()[1]
-    except BaseException:
-        process.send_signal(signal.SIGTERM)
-        process.communicate()
-        raise
-    if process.returncode != 0:
-        reasons = [line for line in said.splitlines() if line.startswith(ERROR_PREFIX)]
-        reason = reasons[-1].removeprefix(ERROR_PREFIX) if reasons else f"it ended with code {process.returncode}"
+    reason = child.run(job.command(), functools.partial(_follow, job))
+    if reason is not None:
         raise AprilError(f"mode {job.mode}: {reason}")
     return job.run_dir
 
 
-def _follow(process: subprocess.Popen[str], job: Job) -> None:
+def _follow(job: Job, process: subprocess.Popen[str]) -> None:
     """Show the steps of a run until its process ends."""
     from tqdm import tqdm
 

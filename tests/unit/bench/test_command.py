@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from april.errors import AprilError, UsageError
-from april.launch import cli
+from april.launch import child, cli
 from april.launch.bench import main, runs
 from april.launch.bench.settings import Settings
 
@@ -122,7 +122,7 @@ class Ended:
     ("said", "told"), [("x\napril: error: no port\n", "no port"), ("Killed", "it ended with code 1")]
 )
 def test_a_run_that_fails_tells_why(job: runs.Job, monkeypatch: pytest.MonkeyPatch, said: str, told: str) -> None:
-    monkeypatch.setattr(runs.subprocess, "Popen", lambda *args, **options: Ended(1, said))
+    monkeypatch.setattr(child.subprocess, "Popen", lambda *args, **options: Ended(1, said))
     with pytest.raises(AprilError, match=told):
         runs.run(job)
 

@@ -148,6 +148,9 @@ def test_closing_is_final_and_may_be_repeated(make: Make) -> None:
     saver.close()
     saver.close()
     block.free()
+    for use in (lambda: saver.allocate(MIB, "weights"), saver.pause, saver.resume, saver.compact, saver.stats):
+        with pytest.raises(AprilError, match="this saver is closed"):
+            use()
 
 
 def test_regions_nest_and_are_of_their_thread(make: Make) -> None:
