@@ -14,7 +14,7 @@ VENDORS = ("nvidia", "amd", "cpu")
 CONTAINERS = ("none", "apptainer", "enroot", "podman")
 
 WORD = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,51}[A-Za-z0-9])?")
-"""Names that stand where a scheduler allows no quoting; Kubernetes adds up to 11 characters to make those of its own."""
+"""Names that stand where a scheduler allows no quoting; Kubernetes adds up to 10 characters for those of its own."""
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 WALLTIME = re.compile(r"(\d+-)?\d{1,3}:\d{2}(:\d{2})?|\d+-\d{1,2}|\d+")
 """SLURM's forms: minutes, M:S, H:M:S, D-H, D-H:M, D-H:M:S."""
