@@ -20,7 +20,7 @@ from .lockfiles import read_lock
 
 OURS = "april-rollout"
 NEEDS = ("packaging", "psutil", "wrapt")
-"""What setup.py requires."""
+"""What setup.py requires, without Jinja2, which torch brings."""
 
 SUPPORTED = ((3, 10), (3, 11), (3, 12))
 BUILDER = 77

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -13,8 +14,10 @@ KINDS = ("ray", "slurm", "kubernetes")
 VENDORS = ("nvidia", "amd", "cpu")
 CONTAINERS = ("none", "apptainer", "enroot", "podman")
 
-WORD = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,51}[A-Za-z0-9])?")
-"""Names that stand where a scheduler allows no quoting; Kubernetes adds up to 10 characters for those of its own."""
+NAME = re.compile(r"[A-Za-z]([A-Za-z0-9._-]{0,45}[A-Za-z0-9])?")
+"""KubeRay's bound for the name of a RayJob, which begins with a letter."""
+WORD = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
+"""What stands where a scheduler allows no quoting."""
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 WALLTIME = re.compile(r"(\d+-)?\d{1,3}:\d{2}(:\d{2})?|\d+-\d{1,2}|\d+")
 """SLURM's forms: minutes, M:S, H:M:S, D-H, D-H:M, D-H:M:S."""
@@ -27,7 +30,7 @@ class Job:
     """One run on a cluster, whichever scheduler starts it.
 
     name
-        Of the job: letters, digits, dots, dashes, underscores; at most 53.
+        Of the job: a letter, then letters, digits, dots, dashes, underscores; at most 47 in all.
     command
         The run's words, ``("april", "train", ...)``, without ``--run-dir``: each attempt of the job adds
         ``--run-dir RUN_DIR/attempt-N``. What has to survive an attempt is below ``--save`` (and ``--load``).
@@ -51,7 +54,8 @@ class Job:
     slime_dir
         slime's tree as the nodes (in the container) see it; None: the image's own.
     mounts
-        Absolute folders that the container sees under the same path, ``SOURCE`` or ``SOURCE:TARGET``.
+        Absolute folders that the container sees: ``/SOURCE`` (under the same path), ``/SOURCE:/TARGET``, or on
+        Kubernetes ``pvc:CLAIM:/TARGET``, a persistent volume claim.
     container
         How SLURM starts the image: one of CONTAINERS.
     signal_s
@@ -78,19 +82,31 @@ class Job:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "environment", MappingProxyType(dict(self.environment)))
-        _check(WORD.fullmatch(self.name) is not None, "name", self.name, "1 to 53 letters, digits, '.', '_' or '-'")
+        named = "a letter, then at most 46 letters, digits, '.', '_' or '-', the last no sign"
+        _check(NAME.fullmatch(self.name) is not None, "name", self.name, named)
         _check(self.vendor in VENDORS, "vendor", self.vendor, f"one of {', '.join(VENDORS)}")
         _check(self.container in CONTAINERS, "container", self.container, f"one of {', '.join(CONTAINERS)}")
         _check(self.nodes >= 1, "nodes", self.nodes, "at least 1")
         _check(self.gpus_per_node >= 1, "gpus_per_node", self.gpus_per_node, "at least 1")
         _check(WORD.fullmatch(self.hardware) is not None, "hardware", self.hardware, "the name of a hardware preset")
         _check(WALLTIME.fullmatch(self.walltime) is not None, "walltime", self.walltime, "[D-]HH:MM:SS or minutes")
-        named = self.partition is None or WORD.fullmatch(self.partition) is not None
-        _check(named, "partition", self.partition, "letters, digits, '.', '_' or '-'")
+        plain = self.partition is None or WORD.fullmatch(self.partition) is not None
+        _check(plain, "partition", self.partition, "letters, digits, '.', '_' or '-'")
         _check(0 < self.signal_s < self.seconds, "signal_s", self.signal_s, "above 0 and below the walltime")
         self._check_command()
         self._check_environment()
         self._check_paths()
+
+    @property
+    def volumes(self) -> tuple[Volume, ...]:
+        """``mounts``, read."""
+        return tuple(volume(mount) for mount in self.mounts)
+
+    @property
+    def resumes(self) -> bool:
+        """Whether another attempt goes on from the last checkpoint: ``--save`` and ``--load`` are one folder."""
+        given = {flag: values[-1] for flag in ("--save", "--load") if (values := _values(self.command, flag))}
+        return len(given) == 2 and given["--save"].rstrip("/") == given["--load"].rstrip("/")
 
     @property
     def seconds(self) -> int:
@@ -118,22 +134,52 @@ class Job:
             _check_text(f"environment {name}", [value])
 
     def _check_paths(self) -> None:
-        _check_text("run_dir", [self.run_dir])
-        _check(self.run_dir.startswith("/"), "run_dir", self.run_dir, "an absolute path that all nodes share")
-        if self.slime_dir is not None:
-            _check_text("slime_dir", [self.slime_dir])
-            _check(self.slime_dir.startswith("/"), "slime_dir", self.slime_dir, "an absolute path")
+        for what, path in (("run_dir", self.run_dir), ("slime_dir", self.slime_dir or "/")):
+            _check_text(what, [path])
+            right = path.startswith("/") and not set(path) & set(",:")
+            _check(right, what, path, "an absolute path without ',' and ':', which all nodes share")
+        _check_text("mounts", self.mounts)
         for mount in self.mounts:
-            _check_text("mounts", [mount])
-            sides = mount.split(":")
-            right = len(sides) <= 2 and all(side.startswith("/") for side in sides) and "," not in mount
-            _check(right, "mounts", mount, "/SOURCE or /SOURCE:/TARGET without commas")
+            volume(mount)
         _check(self.image == "" or IMAGE.fullmatch(self.image) is not None, "image", self.image, "an image's name")
+
+
+@dataclass(frozen=True, slots=True)
+class Volume:
+    """A folder that the container sees under ``target``: the node's ``source``, or the ``claim`` of Kubernetes."""
+
+    source: str
+    target: str
+    claim: str | None = None
+    made: bool = False
+    """Whether the node may have to make the folder."""
+
+    @property
+    def both(self) -> str:
+        """``SOURCE:TARGET``, as container programs take it."""
+        return f"{self.source}:{self.target}"
+
+
+def volume(mount: str) -> Volume:
+    """Read one of a job's ``mounts``. Raises UsageError."""
+    claim, *sides = mount.removeprefix("pvc:").split(":") if mount.startswith("pvc:") else (None, *mount.split(":"))
+    right = len(sides) in ((1,) if claim is not None else (1, 2))
+    right = right and all(side.startswith("/") and "," not in side for side in sides)
+    right = right and (claim is None or (claim.islower() and WORD.fullmatch(claim) is not None))
+    _check(right, "mounts", mount, "/SOURCE, /SOURCE:/TARGET or pvc:CLAIM:/TARGET, without commas")
+    return Volume("" if claim is not None else sides[0], sides[-1], claim)
+
+
+def _values(command: tuple[str, ...], flag: str) -> list[str]:
+    """What ``command`` gives ``flag``, the value that counts last."""
+    apart = [value for word, value in itertools.pairwise(command) if word == flag]
+    return apart + [word.split("=", 1)[1] for word in command if word.startswith(f"{flag}=")]
 
 
 def _check_text(what: str, values: Iterable[str]) -> None:
     for value in values:
-        _check("\0" not in value, what, repr(value), "free of NUL characters: no process can be given one")
+        plain = "\0" not in value and not any("\ud800" <= character <= "\udfff" for character in value)
+        _check(plain, what, repr(value), "text without NUL characters and bytes that are no UTF-8")
 
 
 def _check(right: bool, what: str, value: object, want: str) -> None:
