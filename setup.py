@@ -30,10 +30,11 @@ setup(
     package_dir=MAPPED,
     package_data={
         "april.configs": ["**/*.txt", "**/*.in", "**/*.yaml", "**/*.json"],
+        "april.launch": ["jobs/templates/*.j2"],
         "april.patches": ["fingerprints.json"],
         "april.memory": ["native/*.cpp", "native/*.h", "native/*/*.cpp"],
     },
-    install_requires=["packaging>=23", "wrapt>=1.16", "psutil>=5.9"],
+    install_requires=["jinja2>=3.1", "packaging>=23", "wrapt>=1.16", "psutil>=5.9"],
     entry_points={
         "console_scripts": ["april = april.launch.cli:main"],
         "sglang.srt.plugins": ["april = april.patches.sglang_plugin:register"],
