@@ -37,6 +37,9 @@ setup(
     install_requires=["jinja2>=3.1", "packaging>=23", "wrapt>=1.16", "psutil>=5.9"],
     entry_points={
         "console_scripts": ["april = april.launch.cli:main"],
-        "sglang.srt.plugins": ["april = april.patches.sglang_plugin:register"],
+        "sglang.srt.plugins": [
+            "april = april.patches.sglang_plugin:register",
+            "specrollout = specrollout.plugin:register",
+        ],
     },
 )

@@ -32,6 +32,10 @@ class Feature(str, enum.Enum):
     """Training and serving without a GPU (``--device cpu``)."""
     MEMORY = "memory"
     """Device memory released between the phases (``--offload``, ``--colocate``)."""
+    SPECULATION = "speculation"
+    """Speculative decoding in the engines (``--specrollout on``)."""
+    INTERRUPT = "interrupt"
+    """Requests that stay in the engines over a weight update (``--april-interrupt retract|inplace``)."""
 
 
 @dataclass(frozen=True, slots=True)

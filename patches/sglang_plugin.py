@@ -23,9 +23,8 @@ registered: set[str] = set()
 
 
 def register() -> None:
-    """Register the hooks of this run; outside a run (no ``APRIL_HOST``) there are none."""
-    host = os.environ.get("APRIL_HOST")
-    if host is None:
+    """Register the hooks of this run; outside a run, and without speculation, there are none."""
+    if not ("APRIL_HOST" in os.environ or os.environ.get("SPECROLLOUT")):
         return
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 

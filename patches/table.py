@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 
 from april.patches.core import Feature, Patch, Process, targets
+from april.patches.table_pause import PAUSE_HOST_PATCHES, PAUSE_PATCHES
+from april.patches.table_speculation import SPECULATION_PATCHES
 
 DRIVER, MANAGER, TRAINER = Process.DRIVER, Process.ROLLOUT_MANAGER, Process.TRAIN_ACTOR
 ENGINE, SCHEDULER, TOKENIZER = Process.ENGINE, Process.SCHEDULER, Process.TOKENIZER
@@ -56,6 +58,20 @@ PATCHES: tuple[Patch, ...] = (
         reason="Megatron calls torch.cuda directly",
         link="https://github.com/NVIDIA/Megatron-LM/blob/main/megatron/training/initialize.py",
         until="Megatron takes its device from an accelerator interface",
+        exact=False,
+        scoped=True,
+    ),
+    Patch(
+        name="tensor-sync-by-value",
+        feature=Feature.CPU,
+        targets=targets("sglang.srt.utils.common:MultiprocessingSerializer.serialize"),
+        versions=SGLANG_VERSIONS,
+        module="{host}.backends.megatron_utils.sglang",
+        apply="april.patches.cpu.tensor_sync:apply",
+        processes=frozenset({TRAINER}),
+        reason="a colocated trainer sends weights by CUDA's inter-process handles, which tensors of a CPU have not",
+        link=f"{SGLANG_URL}/sglang/srt/utils/common.py",
+        until="SGLang serializes tensors of a CPU for any process",
         exact=False,
         scoped=True,
     ),
@@ -137,6 +153,18 @@ PATCHES: tuple[Patch, ...] = (
         hosts=MILES,
     ),
     Patch(
+        name="miles-colocated-arguments",
+        feature=Feature.HOST,
+        targets=targets("miles.utils.arguments:miles_validate_args"),
+        versions=MILES_VERSIONS,
+        apply="april.patches.miles.arguments:apply_colocated",
+        processes=frozenset({DRIVER}),
+        reason="SGLang 0.5.15 made one argument of the two about piecewise graphs that miles 0.0.2 reads (--colocate)",
+        link=MILES_URL,
+        until="miles reads the name of SGLang 0.5.15",
+        hosts=MILES,
+    ),
+    Patch(
         name="miles-process-group",
         feature=Feature.HOST,
         targets=targets("miles.utils.distributed_utils:_new_process_group_helper"),
@@ -214,6 +242,7 @@ PATCHES: tuple[Patch, ...] = (
         until="megatron.bridge works without Transformer Engine",
         hosts=MILES,
     ),
+    *PAUSE_HOST_PATCHES,
 )
 
 SGLANG_PATCHES: tuple[Patch, ...] = (
@@ -258,16 +287,30 @@ SGLANG_PATCHES: tuple[Patch, ...] = (
         until="SGLang refuses to start without a hook that was asked for",
         exact=False,
     ),
+    *SPECULATION_PATCHES,
+    *PAUSE_PATCHES,
 )
 
 
 def of_this_run() -> list[Patch]:
-    """The patches that the run around this process needs: ``APRIL_HOST``, ``APRIL_DEVICE``, ``APRIL_ROLLOUT``."""
-    return wanted(os.environ["APRIL_HOST"], os.environ["APRIL_DEVICE"], os.environ.get("APRIL_ROLLOUT") != "off")
+    """The patches that the run around this process needs: ``APRIL_HOST``, ``APRIL_DEVICE``, ``APRIL_ROLLOUT``,
+    ``APRIL_INTERRUPT`` and ``SPECROLLOUT``; a server by itself (no ``APRIL_HOST``) needs those of speculation, if it speculates."""
+    host, device = os.environ.get("APRIL_HOST"), os.environ.get("APRIL_DEVICE", "")
+    speculation = bool(os.environ.get("SPECROLLOUT"))
+    if host is not None:
+        stays = os.environ.get("APRIL_INTERRUPT", "abort") != "abort"
+        return wanted(host, device, os.environ.get("APRIL_ROLLOUT") != "off", speculation, stays)
+    features = {Feature.HOST, Feature.SPECULATION} | ({Feature.CPU} if device == "cpu" else set())
+    return [patch for patch in SGLANG_PATCHES if patch.feature in features] if speculation else []
 
 
-def wanted(host: str, device: str, april: bool = True) -> list[Patch]:
-    """The patches that a run on ``host`` and ``device`` needs, SGLang's included; ``april``: with partial rollouts."""
+def wanted(
+    host: str, device: str, april: bool = True, speculation: bool = False, interrupt: bool = False
+) -> list[Patch]:
+    """The patches that a run on ``host`` and ``device`` needs, SGLang's included; ``april``: with partial rollouts,
+    ``interrupt``: whose requests stay in the engines over a weight update."""
     features = {Feature.HOST, Feature.TELEMETRY}
     features |= ({Feature.CPU} if device == "cpu" else set()) | ({Feature.APRIL} if april else set())
+    features |= {Feature.SPECULATION} if speculation else set()
+    features |= {Feature.INTERRUPT} if april and interrupt else set()
     return [patch for patch in PATCHES + SGLANG_PATCHES if host in patch.hosts and patch.feature in features]

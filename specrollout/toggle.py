@@ -164,6 +164,11 @@ class Toggle:
         """What the engine does now."""
         return self._state
 
+    @property
+    def refusal(self) -> str | None:
+        """Why there is no model; None where there is one."""
+        return self._refusal if self._predictor is None else None
+
     def decide(self, view: View) -> Decision:
         """Decide the next step."""
         if self._predictor is None or view.batch == 0:
