@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+from specrollout.settings import LONGEST
+
 
 class Agreement:
     """``group``: SGLang's coordinator of the tensor-parallel ranks; with one rank nothing is sent."""
@@ -22,10 +24,11 @@ class Agreement:
         self._group.broadcast(shared, src=0)
         return shared
 
-    def number(self, own: int) -> int:
-        """Rank 0's number, through the host."""
+    def least(self, own: int, able: bool) -> int:
+        """Rank 0's draft length, or 0 where a rank is not able to draft; through the host."""
         if self._ranks == 1:
             return own
-        shared = torch.tensor([own], dtype=torch.int64)
-        torch.distributed.broadcast(shared, src=self._group.ranks[0], group=self._group.cpu_group)
+        leads = self._group.rank_in_group == 0
+        shared = torch.tensor([own if leads else (LONGEST if able else 0)], dtype=torch.int64)
+        torch.distributed.all_reduce(shared, torch.distributed.ReduceOp.MIN, group=self._group.cpu_group)
         return int(shared.item())

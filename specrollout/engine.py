@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import MethodType
 from typing import Any
@@ -10,22 +12,15 @@ from typing import Any
 import torch
 
 from april.errors import UsageError
-from specrollout.hooks import WORKER
+from specrollout import draft_layers
+from specrollout.drafter import SelfDrafter
 from specrollout.roofline.calibration import Fingerprint
 from specrollout.roofline.constants import ModelConstants
 from specrollout.roofline.decisions import DecisionLog
+from specrollout.settings import Settings
 
-__all__ = [
-    "WORKER",
-    "backend_refusal",
-    "capture_plain_graphs",
-    "constants",
-    "decision_log",
-    "fingerprint",
-    "pid",
-    "refusal",
-]
-
+WEIGHTS = "weights"
+"""SGLang's tag of a model's weights in its memory saver."""
 CHAIN_BACKENDS = ("TritonAttnBackend", "FlashAttentionBackend", "FlashInferAttnBackend", "AiterAttnBackend")
 """Backends whose code takes a plain causal chain in a verify step; none of them has been run by us."""
 
@@ -73,7 +68,12 @@ def capture_plain_graphs(target_worker: Any) -> None:
     target_worker.init_cuda_graphs = MethodType(init_cuda_graphs, target_worker)
 
 
-def constants(runner: Any, tp: int, drafter: Any) -> ModelConstants:
+def region(runner: Any) -> Callable[[], AbstractContextManager[Any]]:
+    """Where the drafter's weights are allocated: paused and resumed with the target's."""
+    return lambda: runner.memory_saver_adapter.region(WEIGHTS)
+
+
+def constants(runner: Any, tp: int, settings: Settings, drafter: SelfDrafter | None) -> ModelConstants:
     """Bytes and operations of one rank's share, counted on the weights that are loaded."""
     config, model = runner.model_config, runner.model
     sizes = {id(p): p.numel() * p.element_size() for p in model.parameters()}
@@ -87,7 +87,7 @@ def constants(runner: Any, tp: int, drafter: Any) -> ModelConstants:
     layers, hidden = int(config.num_hidden_layers), int(config.hidden_size)
     heads = max(1, int(config.num_attention_heads) // tp)
     kv_heads = int(config.get_num_kv_heads(tp))
-    drafter_bytes = total if drafter is None else total - drafter.source_bytes + drafter.expected_bytes
+    drafter_bytes = total if drafter is None else total - _replaced(model, settings) + _drafter_bytes(drafter, settings)
     return ModelConstants(
         name=Path(str(config.model_path)).name,
         tp=tp,
@@ -101,6 +101,17 @@ def constants(runner: Any, tp: int, drafter: Any) -> ModelConstants:
         width=hidden,
         head_bytes=0.0 if head_weight is None else float(head_weight.numel() * head_weight.element_size()),
     )
+
+
+def _replaced(model: torch.nn.Module, settings: Settings) -> float:
+    """Bytes of the weights that the drafter has its own for."""
+    layers = [layer.weight for layer in draft_layers.find(model, settings.quantize_head) if layer.reason is None]
+    return float(sum(weight.numel() * weight.element_size() for weight in layers))
+
+
+def _drafter_bytes(drafter: SelfDrafter, settings: Settings) -> float:
+    """Of the 4-bit kind where there are both, which are as 1 to 2."""
+    return drafter.stats.bytes / (3.0 if settings.drafter == "auto" else 1.0)
 
 
 def fingerprint(known: ModelConstants, device: str) -> Fingerprint:

@@ -83,7 +83,7 @@ class Forward:
 
     def verify_batch(self, batch: Any, chain: torch.Tensor) -> ForwardBatch:
         """``chain`` [batch, width] at positions L .. L + width - 1."""
-        requests, width = chain.shape
+        width = chain.shape[1]
         slots, positions = self._slots(batch, width)
         batch.spec_info = VerifyInput(chain.reshape(-1), positions.reshape(-1), width)
         batch.forward_mode = ForwardMode.TARGET_VERIFY

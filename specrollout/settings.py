@@ -17,7 +17,7 @@ from april.errors import UsageError
 
 VARIABLE = "SPECROLLOUT"
 ALGORITHM = "QUANT_SELF"
-DRAFTERS = ("w4", "w8", "auto")
+DRAFTERS = ("w4", "w8", "mixed", "auto")
 TOGGLES = ("model", "paper", "on", "off")
 RULES = ("optimal", "ladder", "bandit")
 LONGEST = 16
@@ -29,7 +29,7 @@ class Settings:
     """One engine's settings.
 
     drafter
-        Bits of the drafter's weights: ``w4``, ``w8``, or ``auto``, by batch and acceptance.
+        Bits of the drafter's weights: ``w4``, ``w8``, ``mixed`` by layer, or ``auto``, by batch and acceptance.
     group
         Input channels that share a scale.
     quantize_head
@@ -109,7 +109,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--specrollout-drafter",
         choices=DRAFTERS,
         default=default.drafter,
-        help="bits of the drafter's weights; auto: by batch and measured acceptance (default: w4)",
+        help="bits of the drafter's weights; mixed: by layer; auto: by batch and measured acceptance (default: w4)",
     )
     add(
         "--specrollout-group",

@@ -72,8 +72,8 @@ class Stats:
         if len(self._recent) < ALARM_CYCLES or 1 + accepted / requests >= ALARM_TAU:
             return None
         return (
-            f"tau is {1 + accepted / requests:.3f} over the last {ALARM_CYCLES} cycles: the drafter proposes nothing that "
-            "the policy takes; see whether it is stale (refreshes) and which layers are quantized (april drafter show)"
+            f"tau is {1 + accepted / requests:.3f} over the last {ALARM_CYCLES} cycles: the drafter proposes nothing "
+            "that the policy takes; is it stale (refreshes), and how its layers are quantized (april drafter)"
         )
 
     def report(self) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,9 +27,10 @@ from april.errors import UsageError
 from specrollout import engine, sampling
 from specrollout.agreement import Agreement
 from specrollout.controller import Controller, Step
-from specrollout.drafter import SelfDrafter
+from specrollout.drafter import DrafterError, SelfDrafter
 from specrollout.forward import Forward
-from specrollout.settings import of_environment
+from specrollout.hooks import WORKER
+from specrollout.settings import DRAFTERS, of_environment
 from specrollout.spec_input import DraftInput
 from specrollout.stats import Stats
 from specrollout.timing import Marks
@@ -38,6 +39,8 @@ log = logging.getLogger(__name__)
 
 Publish = Callable[[torch.Tensor], None]
 IDLE_CONTEXT = 1.0
+CHECK_EVERY = 256
+"""Cycles between two looks at the drafter's checksums."""
 
 
 @dataclass(slots=True)
@@ -66,10 +69,12 @@ class QuantSelfWorker(BaseSpecWorker):  # type: ignore[misc]
         self._alarmed: str | None = None
         self._backend = str(server_args.sampling_backend)
         self._speculated = False
+        self._able = True
         # get_draft_kv_pool reads draft_worker.draft_runner.token_to_kv_pool: there is none.
         self._no_draft = SimpleNamespace(draft_runner=SimpleNamespace(token_to_kv_pool=None), draft_worker=None)
         self.refusal = engine.refusal(server_args, self.runner)
         self.drafter: SelfDrafter | None = None
+        self._kind = settings.drafter
         if self.refusal is None:
             self.drafter = SelfDrafter(
                 self.runner.model,
@@ -77,8 +82,10 @@ class QuantSelfWorker(BaseSpecWorker):  # type: ignore[misc]
                 group=settings.group,
                 quantize_head=settings.quantize_head,
                 device=self.device,
+                region=engine.region(self.runner),
             )
-        constants = engine.constants(self.runner, server_args.tp_size, self.drafter)
+            self.refusal = self.drafter.reason
+        constants = engine.constants(self.runner, server_args.tp_size, settings, self.drafter)
         running = engine.fingerprint(constants, self.device)
         name = f"{dp_rank or 0}-{engine.pid()}"
         decisions = engine.decision_log(settings.decisions) if tp_rank == 0 else None
@@ -117,7 +124,7 @@ class QuantSelfWorker(BaseSpecWorker):  # type: ignore[misc]
             self.refusal = reason
             log.warning("specrollout: plain decoding only: %s", reason)
         self._forward = Forward(self.runner, self._target, self.device)
-        setattr(self.runner, engine.WORKER, self)
+        setattr(self.runner, WORKER, self)
 
     def update_weights_from_disk(self, _: Any) -> tuple[bool, str]:
         """The target has been updated; the hook on its runner has marked the drafter."""
@@ -171,8 +178,10 @@ class QuantSelfWorker(BaseSpecWorker):  # type: ignore[misc]
             if not isinstance(asked, dict) or not set(asked) <= {"mode", "gamma", "drafter"}:
                 raise UsageError(f"{asked!r}: an object with mode, gamma or drafter is expected")
             if (kind := asked.get("drafter")) is not None:
-                if self.drafter is None or kind not in ("w4", "w8", "auto"):
-                    raise UsageError(f"drafter is {kind!r}: it must be w4, w8 or auto, on an engine that can speculate")
+                if self.drafter is None or kind not in DRAFTERS:
+                    raise UsageError(
+                        f"drafter is {kind!r}: it must be one of {', '.join(DRAFTERS)}, where there is one"
+                    )
                 self._kind = kind
             self.controller.force(asked.get("mode"), asked.get("gamma"))
         except UsageError as error:
@@ -182,12 +191,10 @@ class QuantSelfWorker(BaseSpecWorker):  # type: ignore[misc]
 
     def report(self) -> dict[str, Any]:
         """Everything measured, as JSON."""
-        drafter = None if self.drafter is None else self.drafter.report()
+        drafter = None if self.drafter is None else {**asdict(self.drafter.stats), "alarm": self.drafter.check()}
         return {**self.stats.report(), **self.controller.state, "refusal": self.refusal, "drafter": drafter}
 
     # The steps.
-
-    _kind: str | None = None
 
     def _next(self, batch: Any) -> tuple[Step, float]:
         """Decide, on all ranks alike, and the mean context of the running requests in tokens."""
@@ -197,13 +204,30 @@ class QuantSelfWorker(BaseSpecWorker):  # type: ignore[misc]
         if self.refusal is not None or not running:
             return Step(0, self.refusal or "no request is running"), context
         step = self.controller.next(running, context)
-        if step.speculate and (reason := sampling.fallback_reason(batch.sampling_info, self._backend)) is not None:
+        if step.speculate and (reason := self._fallback(batch)) is not None:
             self.stats.fallbacks[reason] += running
             step = Step(0, reason)
-        step = Step(self._agreement.number(step.gamma), step.reason)
+        step = Step(self._agreement.least(step.gamma, self._able), step.reason)
         self.stats.switches += step.speculate != self._speculated
         self._speculated = step.speculate
         return step, context
+
+    def _fallback(self, batch: Any) -> str | None:
+        """Why this batch is decoded plainly; else the drafter is ready for it."""
+        assert self.drafter is not None
+        reason = sampling.fallback_reason(batch.sampling_info, self._backend)
+        if reason is None:
+            before = self.drafter.stats.refreshes
+            try:
+                self.drafter.use(self._kind, len(batch.seq_lens))
+                self.drafter.drafting()  # made here where it is out of date
+            except DrafterError as error:
+                log.error("specrollout: plain decoding: %s", error)
+                reason = "drafter"
+            if self.drafter.stats.refreshes > before:
+                log.info("specrollout: drafter made in %.3f s", self.drafter.stats.last_seconds)
+        self._able = reason is None
+        return reason
 
     def _prefill(self, batch: Any, publish: Publish) -> GenerationBatchResult:
         result = self._target.forward_batch_generation(batch)
@@ -239,7 +263,6 @@ class QuantSelfWorker(BaseSpecWorker):  # type: ignore[misc]
         assert self.drafter is not None
         filters = sampling.Filters.of(batch.sampling_info)
         greedy = batch.sampling_info.is_all_greedy
-        self.drafter.use(self._kind or self.settings.drafter, len(batch.seq_lens))
         tokens = [batch.spec_info.bonus_tokens.to(torch.int64)]
         distributions = []
         with self.drafter.drafting(), self._forward.drafts(batch, gamma) as draft:
@@ -297,16 +320,17 @@ class QuantSelfWorker(BaseSpecWorker):  # type: ignore[misc]
             self.stats.plain(step.batch, seconds[0])
             self.controller.plain(step.batch, step.context, seconds[0])
             return
-        refresh_s = 0.0 if self.drafter is None else self.drafter.take_refresh_seconds()
-        draft_s = max(0.0, seconds[0] - refresh_s)
-        self.stats.cycle(step.gamma, accepted, draft_s, seconds[1])
-        self.controller.cycle(step.batch, step.context, accepted, step.gamma, draft_s, seconds[1])
+        draft_s, verify_s = seconds
+        self.stats.cycle(step.gamma, accepted, draft_s, verify_s)
+        self.controller.cycle(step.batch, step.context, accepted, step.gamma, draft_s, verify_s)
         if self.drafter is not None:
             self.drafter.observe(sum(accepted), step.gamma * len(accepted))
         self._watch()
 
     def _watch(self) -> None:
         alarm = self.stats.alarm()
+        if alarm is None and self.drafter is not None and self.stats.cycles % CHECK_EVERY == 0:
+            alarm = self.drafter.check()
         if alarm is not None and alarm != self._alarmed:
             log.error("specrollout: %s", alarm)
         self._alarmed = alarm
