@@ -14,6 +14,7 @@ from types import ModuleType
 
 import wrapt
 
+from april.memory import install as memory
 from april.patches import live, process, receipts
 from april.patches.core import Patch, Process
 from april.patches.table import of_this_run
@@ -27,13 +28,15 @@ def install() -> None:
     """Arm every patch that this run needs; calling it again adds nothing.
 
     Environment: ``APRIL_HOST`` (``slime`` or ``miles``) and ``APRIL_DEVICE`` (``cpu``, ``cuda`` or ``rocm``);
-    ``APRIL_ROLLOUT`` is ``off`` in a run without partial rollouts.
+    ``APRIL_ROLLOUT`` is ``off`` in a run without partial rollouts; ``APRIL_MEMORY`` is ``april`` in one whose memory
+    saver is ours.
 
     Raises:
         AprilError: when the target of a patch has been imported already and does not match, or was taken by others.
     """
     started = time.perf_counter()
     host = os.environ["APRIL_HOST"]
+    memory.install_chosen(os.environ)
     with _lock:
         for patch in of_this_run():
             if patch.name not in _armed and not patch.around:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from april.errors import AprilError
+from april.memory import install as memory
 from april.patches import live, process, receipts
 from april.patches.core import Patch, Process
 from april.patches.table import of_this_run
@@ -26,6 +27,7 @@ def register() -> None:
     """Register the hooks of this run; outside a run, and without speculation, there are none."""
     if not ("APRIL_HOST" in os.environ or os.environ.get("SPECROLLOUT")):
         return
+    _place_memory_saver()
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     for patch in _rows():
@@ -34,6 +36,15 @@ def register() -> None:
             registered.add(patch.name)
             for target in patch.targets:
                 HookRegistry.register(target.places[0].replace(":", "."), _implementation(patch), HookType.AROUND)
+
+
+def _place_memory_saver() -> None:
+    """A process that was spawned, on a GPU, did not get it with Ray's hook."""
+    try:
+        memory.install_chosen(os.environ)
+    except AprilError as error:
+        receipts.write_fault(str(error))
+        raise
 
 
 def _rows() -> list[Patch]:

@@ -9,9 +9,12 @@ from __future__ import annotations
 import importlib.machinery
 import importlib.util
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+import wrapt
 
 from april.errors import UsageError
 from april.memory import build, tms
@@ -20,6 +23,8 @@ BACKENDS = ("auto", "april", "tms")
 DEVICES = ("cpu", "cuda", "rocm")
 NAME = "torch_memory_saver"
 LIBRARY = f"{NAME}_hook_mode_preload"
+CHOSEN = "APRIL_MEMORY"
+"""In the environment of a run: ``april``, ``tms``, or empty for a run that releases nothing."""
 
 
 def choose(backend: str, device: str, cuda_major: int | None = None) -> str:
@@ -73,9 +78,32 @@ def install(backend: str = "auto", device: str = "cpu", cuda_major: int | None =
         raise UsageError(f"--memory-backend april: {NAME} is in use in this process already")
     ours = _module(tracks=device == "cpu" and tms.whole_process_wanted())
     sys.modules[NAME] = ours
+    if device != "cpu" and tms.whole_process_wanted():
+        wrapt.register_post_import_hook(track_from_device, "torch.cuda")
     if before is not None and theirs is not None:
         _rebind(before, theirs, ours)
     return chosen
+
+
+def install_chosen(environ: Mapping[str, str]) -> None:
+    """What a process of a run does when it starts; raises as :func:`install` does."""
+    if environ.get(CHOSEN) == "april":
+        install("april", environ["APRIL_DEVICE"])
+
+
+def track_from_device(cuda: Any) -> None:
+    """On a GPU a trainer is tracked from the first call of ``torch.cuda.set_device`` on: the hosts choose the device in
+    the thread that then builds the model. ``cuda`` is ``torch.cuda``; the function is its own again after that call."""
+    original = cuda.set_device
+
+    def set_device(*args: Any, **kwargs: Any) -> Any:
+        done = original(*args, **kwargs)
+        if cuda.set_device is set_device:
+            cuda.set_device = original
+            tms.track_whole_process()
+        return done
+
+    cuda.set_device = set_device
 
 
 class _Module(ModuleType):

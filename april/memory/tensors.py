@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import inspect
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from types import MethodDescriptorType
 from typing import Any
 
 import torch
@@ -40,21 +42,23 @@ def _value(made: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 
 
 _TENSOR = torch.Tensor
-SHAPED: dict[Any, Fill] = {
+_FILLS: dict[Any, Fill] = {
     **dict.fromkeys([torch.empty, torch.empty_like, torch.empty_strided, torch.empty_permuted], _nothing),
     **dict.fromkeys([_TENSOR.new_empty, _TENSOR.new_empty_strided], _nothing),
     **dict.fromkeys([torch.zeros, torch.zeros_like, _TENSOR.new_zeros], _zero),
     **dict.fromkeys([torch.ones, torch.ones_like, _TENSOR.new_ones], _one),
     **dict.fromkeys([torch.full, torch.full_like, _TENSOR.new_full], _value),
 }
+# PyTorch's own: somebody may have put a function that reads "cuda" as "cpu" in the place of each.
+SHAPED: dict[Any, Fill] = {inspect.unwrap(factory): fill for factory, fill in _FILLS.items()}
 """Factories whose result is known by its shape and a value: made in the region at once."""
 
 _FUNCTIONS = "rand rand_like randn randn_like randint randint_like randperm normal arange linspace logspace eye tensor"
 _METHODS = "clone new_tensor contiguous to cpu float double half bfloat16"
 COMPUTED: frozenset[Any] = frozenset(
     [torch.clone, torch.tril, torch.triu]
-    + [getattr(torch, name) for name in _FUNCTIONS.split()]
-    + [getattr(_TENSOR, name) for name in _METHODS.split()]
+    + [inspect.unwrap(getattr(torch, name)) for name in _FUNCTIONS.split()]
+    + [inspect.unwrap(getattr(_TENSOR, name)) for name in _METHODS.split()]
 )
 """Factories whose result is computed and then moved into the region, where its storage is new."""
 
@@ -80,6 +84,7 @@ class Factories(TorchFunctionMode):
     ) -> Any:
         """See the class."""
         given = kwargs or {}
+        func = _native(func)
         if self._saver.current is None or given.get("out") is not None or given.get("pin_memory"):
             return func(*args, **given)
         if func in SHAPED and _on_cpu(func, args, given):
@@ -117,6 +122,13 @@ class Factories(TorchFunctionMode):
         last = sum((size - 1) * stride for size, stride in zip(plan.size(), plan.stride(), strict=True))
         size = (last + 1) * plan.element_size()
         return self._saver.allocate(size) if size >= self._least else None
+
+
+def _native(func: Any) -> Any:
+    """PyTorch's own method. It tells a mode the attribute that ``torch.Tensor`` has now: where somebody has wrapped it,
+    the wrapper, which has done its work already."""
+    inner = getattr(func, "__wrapped__", None)
+    return inner if isinstance(inner, MethodDescriptorType) else func
 
 
 def _on_cpu(func: Any, args: tuple[Any, ...], given: dict[str, Any]) -> bool:

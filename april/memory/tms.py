@@ -8,10 +8,12 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from april.errors import AprilError, UsageError
+from april.memory import report
 from april.memory.kinds import Keep
 from april.memory.saver import MemorySaver
 
@@ -83,12 +85,20 @@ class TorchMemorySaver:
             yield
 
     def pause(self, tag: str | None = None) -> None:
-        """Gives the memory of ``tag``, or all, back to the device."""
-        self._made().saver.pause(tag)
+        """Gives the memory of ``tag``, or all, back to the device. The hosts pause between rounds: compacts if due."""
+        saver = self._made().saver
+        self._told("pause", tag, saver.pause)
+        self._told("compact", None, lambda _: saver.between_rounds())
 
     def resume(self, tag: str | None = None) -> None:
         """Brings it back at the same addresses."""
-        self._made().saver.resume(tag)
+        self._told("resume", tag, self._made().saver.resume)
+
+    def _told(self, operation: str, tag: str | None, move: Callable[[str | None], int | None]) -> None:
+        started = time.perf_counter()
+        size = move(tag)
+        if size is not None:
+            report.moved(operation, tag, size, time.perf_counter() - started, self.saver.stats())
 
     @property
     def enabled(self) -> bool:
@@ -240,6 +250,12 @@ def track_whole_process() -> None:
         held = impl.pools.using(impl.saver)
     held.__enter__()
     impl.held.append(held)
+
+
+def host_memory() -> contextlib.AbstractContextManager[None]:
+    """What is allocated in the body stays when the process is paused: pinned memory, where device and host are one."""
+    impl = torch_memory_saver._impl
+    return contextlib.nullcontext() if impl is None or impl.saver.current is None else torch_memory_saver.disable()
 
 
 def whole_process_wanted() -> bool:

@@ -16,7 +16,7 @@ from april.hosts import Host
 from april.hosts.resolve import resolve
 from april.launch import folders
 from april.launch.arguments import UsageParser
-from april.launch.train import cpu, preflight, supervisor, versions
+from april.launch.train import cpu, memory, preflight, supervisor, versions
 from april.telemetry.events import emit
 
 ROLLOUT = {
@@ -56,6 +56,13 @@ def parser() -> argparse.ArgumentParser:
         action="store_true",
         help="the host's asynchronous loop: the next rollout is generated while this one is trained",
     )
+    made.add_argument(
+        "--memory-backend",
+        default="auto",
+        choices=["auto", "april", "tms"],
+        help="who releases memory between the phases (--colocate, --offload): torch_memory_saver, april.memory, or the "
+        "first where it has a library for the device, else the second (default: auto)",
+    )
     made.add_argument("--run-dir", metavar="DIR", help="where the run writes (default: runs/<time>-<id>)")
     made.add_argument("--quiet", action="store_true", help="host output to the run directory's log only")
     made.add_argument(
@@ -75,6 +82,7 @@ def run(argv: list[str]) -> int:
     if ours.asynchronous and host.name == "miles":
         raise UsageError("--async: miles' wheel carries no asynchronous training loop; use --host slime")
     device = preflight.device(ours.device)
+    saver = memory.chosen(ours.memory_backend, device, theirs)
     flags = host_flags(host, device, ours.april, theirs)
     preflight.check(flags, device)
     preflight.check_disk(ours.run_dir)
@@ -82,14 +90,15 @@ def run(argv: list[str]) -> int:
     features = versions.needed(device, ours.april == "on", correction in ("tis", "decoupled"))
     for line in versions.check(host, device, features):
         print(f"april: {line}", file=sys.stderr)
+    overlay = {**overlay_environment(host, device, ours.april), **memory.environment(saver)}
     if ours.dry_run:
-        environment = overlay_environment(host, device, ours.april)
-        print("\n".join([*(f"{name}={value}" for name, value in environment.items()), shlex.join(flags)]))
+        print("\n".join([*(f"{name}={value}" for name, value in overlay.items()), shlex.join(flags)]))
         return 0
+    memory.prepare(saver)
     run_dir = folders.empty("--run-dir", ours.run_dir, f"runs/{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:4]}")
     os.environ["APRIL_RUN_DIR"] = str(run_dir)
     emit("started")
-    environment = {**os.environ, **overlay_environment(host, device, ours.april)}
+    environment = {**os.environ, **overlay}
     environment["APRIL_ASYNC"] = "1" if ours.asynchronous else "0"
     print(f"april: {host.name} {host.version} on {device}, run directory {run_dir}", file=sys.stderr)
     if host.lacks:

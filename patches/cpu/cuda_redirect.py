@@ -13,6 +13,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from april.memory.tms import host_memory
 from april.patches.cpu.streams import CpuEvent, CpuStream
 from april.patches.patcher import Patcher
 
@@ -64,7 +65,8 @@ def on_cpu(factory: Callable[..., Any]) -> Callable[..., Any]:
         if is_cuda(kwargs.get("device")):
             kwargs["device"] = "cpu"
         if kwargs.get("pin_memory"):
-            kwargs["pin_memory"] = False
+            with host_memory():
+                return factory(*args, **{**kwargs, "pin_memory": False})
         return factory(*args, **kwargs)
 
     return redirected

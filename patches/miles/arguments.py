@@ -1,4 +1,4 @@
-"""Gives SGLang's parallel-size arguments the names that miles reads as well as those that SGLang 0.5.15 has."""
+"""Gives SGLang's arguments the names that miles reads as well as those that SGLang 0.5.15 has."""
 
 from __future__ import annotations
 
@@ -28,3 +28,19 @@ def apply(module: ModuleType, patcher: Patcher) -> None:
         return original(args)
 
     patcher.wrap(module, "sglang_validate_args", validate)
+
+
+def apply_colocated(module: ModuleType, patcher: Patcher) -> None:
+    """Wrap ``miles.utils.arguments.miles_validate_args``: its two switches of piecewise graphs are one name now."""
+
+    def validate(original: Any, args: Any) -> Any:
+        if not hasattr(args, "sglang_cuda_graph_backend_prefill"):
+            return original(args)
+        args.sglang_enforce_piecewise_cuda_graph = args.sglang_cuda_graph_backend_prefill == "tc_piecewise"
+        args.sglang_disable_piecewise_cuda_graph = args.sglang_cuda_graph_backend_prefill == "disabled"
+        made = original(args)
+        if args.sglang_disable_piecewise_cuda_graph and not args.sglang_enforce_piecewise_cuda_graph:
+            args.sglang_cuda_graph_backend_prefill = "disabled"
+        return made
+
+    patcher.wrap(module, "miles_validate_args", validate)

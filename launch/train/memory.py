@@ -1,0 +1,46 @@
+"""Which memory saver a run uses: chosen when its flags are read, in place in each process from its start."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from april.launch.doctor.numbers import release
+from april.launch.doctor.reading import packages
+from april.memory import build, install
+
+RELEASING = frozenset({"--colocate", "--offload", "--offload-train", "--offload-rollout"})
+"""The hosts' flags of runs that release memory between the phases."""
+
+
+def chosen(backend: str, device: str, flags: Collection[str]) -> str | None:
+    """``april`` or ``tms``; None for a run that releases nothing and was not told which.
+
+    Raises:
+        UsageError: for a backend that the device does not have.
+    """
+    if backend == "auto" and not RELEASING.intersection(flags):
+        return None
+    return install.choose(backend, device, _cuda_major())
+
+
+def prepare(name: str | None) -> None:
+    """Compile what the processes will load; does nothing where it is there.
+
+    Raises:
+        AprilError: where it cannot be compiled.
+    """
+    if name == "april":
+        build.core()
+        build.stand_in_for_preload()
+
+
+def environment(name: str | None) -> dict[str, str]:
+    """Tells every process of the run."""
+    return {install.CHOSEN: name or ""}
+
+
+def _cuda_major() -> int | None:
+    """Of the installed torch, which is not imported for it."""
+    torch = packages.read(()).torch
+    runtime = torch.runtime if isinstance(torch, packages.Torch) and torch.build == "cuda" else None
+    return (release(runtime or "") or (None,))[0]
