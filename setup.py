@@ -32,6 +32,7 @@ setup(
         "april.configs": ["**/*.txt", "**/*.in", "**/*.yaml", "**/*.json"],
         "april.launch": ["jobs/templates/*.j2"],
         "april.patches": ["fingerprints.json"],
+        "specrollout.kernels": ["native/*.cpp"],
         "april.memory": ["native/*.cpp", "native/*.h", "native/*/*.cpp"],
     },
     install_requires=["jinja2>=3.1", "packaging>=23", "wrapt>=1.16", "psutil>=5.9"],

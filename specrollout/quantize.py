@@ -1,12 +1,12 @@
 """Numerics of the drafter's weights: round-to-nearest at 4 or 8 bits by group, in plain torch.
 
 A weight is [N, K] (outputs, inputs); each group of G neighbouring inputs of an output has a scale and an integer zero
-point: ``w = (code - zero) * scale``, codes 0..15 or 0..255. A range always contains 0, so 0 is exact. Scales are rounded
-to bfloat16 before the codes are taken, so that kernels can store them so without another error.
+point: ``w = (code - zero) * scale``, codes 0..15 or 0..255. A range always contains 0, so 0 is exact. Scales are
+rounded to bfloat16 before the codes are taken, so that kernels can store them so without another error.
 
 Activation-aware scaling (AWQ, arXiv:2306.00978, section 3.2): inputs that are large on average get finer steps. The
-weight is quantized as ``w * s``, the input is divided by ``s``, and ``s = mean|x|^a`` with the exponent ``a`` that gives
-the least error of the output.
+weight is quantized as ``w * s``, the input is divided by ``s``, and ``s = mean|x|^a`` with the exponent ``a`` that
+gives the least error of the output.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def dequantize(quantized: Quantized) -> torch.Tensor:
 
 
 def quantize_rows(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Symmetric int8 by output: codes int8 [N, K] and scales float32 [N]. Raises ValueError as :func:`quantize` does."""
+    """Symmetric int8 by output: codes int8 [N, K], scales float32 [N]. Raises ValueError as :func:`quantize` does."""
     largest = weight.float().abs().amax(1)
     if not bool(torch.isfinite(largest).all()):
         raise ValueError(NOT_FINITE)
@@ -86,6 +86,17 @@ def relative_error(weight: torch.Tensor, approximate: torch.Tensor) -> float:
     norm = float(torch.linalg.vector_norm(weight.float()))
     difference = float(torch.linalg.vector_norm(weight.float() - approximate.float()))
     return difference / norm if norm else difference
+
+
+def expected_error(weight: torch.Tensor, bits: int, group: int) -> float:
+    """The relative error that rounding will make, without rounding: that of uniform noise of each group's step."""
+    fitting = group_for(weight.shape[1], group)
+    if fitting is None:
+        return 0.0
+    grouped = weight.reshape(weight.shape[0], -1, fitting)
+    steps = (grouped.amax(-1).clamp(min=0).float() - grouped.amin(-1).clamp(max=0).float()) / (2**bits - 1)
+    norm = float(torch.linalg.vector_norm(weight.float()))
+    return float(torch.linalg.vector_norm(steps)) * (fitting / 12) ** 0.5 / norm if norm else 0.0
 
 
 class Activations:

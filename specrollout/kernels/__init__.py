@@ -24,8 +24,10 @@ class DraftWeight(Protocol):
 
     method: str
     """What really multiplies, for people: kernel, bits, group."""
-    multiply: Multiply
-    """x [..., K] and the bias [N] or None to [..., N] in the type of x."""
+
+    @property
+    def multiply(self) -> Multiply:
+        """x [..., K] and the bias [N] or None to [..., N] in the type of x."""
 
     def load(self, weight: torch.Tensor, input_scale: torch.Tensor | None = None) -> None:
         """Quantize the weight [N, K] into the buffers. Raises ValueError where it is not finite."""

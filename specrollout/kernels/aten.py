@@ -37,7 +37,7 @@ class AtenW4:
         flat = x.reshape(-1, self._inputs)
         if self._divide is not None:
             flat = flat * self._divide
-        y = torch.ops.aten._weight_int4pack_mm_for_cpu(flat, self._packed, self._group, self._affine)
+        y: torch.Tensor = torch.ops.aten._weight_int4pack_mm_for_cpu(flat, self._packed, self._group, self._affine)
         y = y.view(*x.shape[:-1], self._outputs)
         return y if bias is None else y + bias
 
@@ -74,7 +74,8 @@ class AtenW8:
         flat = x.reshape(-1, self._inputs)
         if self._divide is not None:
             flat = flat * self._divide
-        y = torch.ops.aten._weight_int8pack_mm(flat, self._codes, self._scales).view(*x.shape[:-1], self._outputs)
+        y: torch.Tensor = torch.ops.aten._weight_int8pack_mm(flat, self._codes, self._scales)
+        y = y.view(*x.shape[:-1], self._outputs)
         return y if bias is None else y + bias
 
     def buffers(self) -> list[torch.Tensor]:
