@@ -11,6 +11,8 @@ from april.errors import AprilError
 
 COMMANDS = {
     "train": ("april.launch.train.command", "train with the overlay: april train [our flags] [slime flags]"),
+    "launch": ("april.launch.run.command", "train by the name of a preset, here or as a cluster job: MODEL-DATA"),
+    "presets": ("april.launch.presets.main", "what april launch can be given: list, show"),
     "quickstart": ("april.launch.quickstart.main", "see it learn on a CPU: a small policy, with and without april"),
     "bench": ("april.launch.bench.main", "measure here: rollouts of the host and of april, on one real server"),
     "patch": ("april.launch.patch.main", "what is changed upstream, and whether it fits a version: list, check, diff"),

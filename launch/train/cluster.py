@@ -57,5 +57,6 @@ def _devices(args: Namespace) -> int:
 def _environment(host: Host) -> dict[str, str]:
     """What the workers of a cluster that is not ours would not inherit."""
     device = os.environ["APRIL_DEVICE"]
-    names = {"PYTHONPATH", *host.environment(device), *(cpu.ENVIRONMENT if device == "cpu" else ())}
+    launched = os.environ.get("APRIL_ENVIRONMENT", "").split(",")
+    names = {"PYTHONPATH", *launched, *host.environment(device), *(cpu.ENVIRONMENT if device == "cpu" else ())}
     return {name: value for name, value in os.environ.items() if name.startswith("APRIL_") or name in names}
