@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from april.launch.jobs.job import Job
+from april.launch.train import cpu
 
 COMMON = {
     "NCCL_GRAPH_REGISTER": "0",
     "CUDA_DEVICE_MAX_CONNECTIONS": "1",
     "PYTHONUNBUFFERED": "1",
+    "RAY_raylet_start_wait_time_s": "120",
 }
 """Buffers that a captured graph has registered with NCCL or RCCL are gone after a pause, and the next collective hangs
-(sglang#40648, torch_memory_saver#88). One connection is what Megatron's overlap relies on, and slime sets it too."""
+(sglang#40648, torch_memory_saver#88). One connection is what Megatron's overlap relies on, and slime sets it too. Ray gives a node 30 s to start, which a busy or large one exceeds."""
 
 VENDOR: dict[str, dict[str, str]] = {
     "nvidia": {},
@@ -20,10 +22,11 @@ VENDOR: dict[str, dict[str, str]] = {
         "HSA_NO_SCRATCH_RECLAIM": "1",
         "NCCL_MIN_NCHANNELS": "112",
     },
-    "cpu": {},
+    "cpu": {name: value for name, value in cpu.ENVIRONMENT.items() if name != "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"},
 }
 """AMD: Ray leaves HIP_VISIBLE_DEVICES as the job sets it, since slime counts devices by their node's numbers; the other
-three are those of SGLang's own ROCm images for MI300."""
+three are those of SGLang's own ROCm images for MI300. A CPU: what ``april train`` sets in its own cluster, without the
+loopback address for all of Ray."""
 
 RESOURCE = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu"}
 """What the vendors' device plugins for Kubernetes call a device."""
