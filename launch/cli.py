@@ -19,6 +19,7 @@ COMMANDS = {
     "doctor": ("april.launch.doctor.main", "check this machine: versions, patches, devices; each fault with a remedy"),
     "buffer": ("april.launch.buffer.main", "look at a buffer of partials: show, verify, export to parquet"),
     "calibrate": ("april.launch.calibrate.main", "when speculation pays: fit, check, predict, explain"),
+    "verify-sd": ("april.launch.verify.main", "show that speculation changes nothing but the speed"),
     "memory": ("april.launch.memory.main", "pause and resume of memory by tag: selftest"),
 }
 

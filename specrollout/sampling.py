@@ -4,9 +4,9 @@
 same distribution is sampled; ``verify`` is speculative sampling of a chain (Leviathan et al. 2023, algorithm 1; Chen et
 al. 2023, algorithm 2). Tensors may be on any device. Nothing here imports SGLang.
 
-Shapes: rows of logits belong to a request and a position, request-major: a request's gamma + 1 positions lie together.
-Vocabularies are wide (10^5) and a decode step short, so no vocabulary is sorted where no filter needs it, and no more of
-it than a filter needs: rows are cut at a threshold, which the largest few values give.
+A row of logits belongs to a request and a position, those of a request lie together. Vocabularies are wide (10^5)
+and a decode step is short, so nothing is sorted where no filter needs it, and no more than it needs: a row is cut at a
+threshold, which its largest few values give.
 """
 
 from __future__ import annotations
@@ -173,12 +173,12 @@ def _drop_ties(found: Tensor, least: Tensor, rows: Tensor, count: Tensor, tied: 
 
 
 def draw(weights: Tensor, generator: torch.Generator | None = None) -> Tensor:
-    """One token a row of ``weights`` [rows, vocabulary], which need not sum to 1; int64 [rows]. Weight 0 is never drawn.
+    """One token a row of ``weights`` [rows, vocabulary], which need not sum to 1: int64 [rows], never one of weight 0.
 
     A block of tokens is drawn first, then one of its tokens: inverse transform sampling in float64, since the steps of
     float32 would be coarser than the tail of a vocabulary. It is fifty times faster on a CPU than torch.multinomial.
     """
-    rows, vocabulary = weights.shape
+    vocabulary = weights.shape[1]
     blocks = -(-vocabulary // BLOCK)
     if blocks == 1:
         return _inverse(weights, generator)
@@ -221,8 +221,8 @@ def verify(drafted: Tensor, q: Tensor, p: Tensor, generator: torch.Generator | N
         p: [batch, gamma + 1, vocabulary], the target's, filtered alike.
 
     Returns:
-        The tokens [batch, gamma + 1] and how many of them count, [batch]: the accepted and the one drawn, 1 to gamma + 1.
-        What lies behind them means nothing.
+        The tokens [batch, gamma + 1], and how many of them count, [batch]: the accepted and the drawn one. What lies
+        behind them means nothing.
     """
     batch, gamma = drafted.shape
     tokens = drafted.unsqueeze(-1)

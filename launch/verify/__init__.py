@@ -1,0 +1,1 @@
+"""``april verify-sd``: shows that speculative decoding changes nothing but the speed."""
