@@ -11,7 +11,7 @@ threshold, which its largest few values give.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -60,15 +60,12 @@ class Filters:
 
     def repeat(self, positions: int) -> Filters:
         """The same for ``positions`` rows a request."""
-        return Filters(
-            *(
-                column.repeat_interleave(positions)
-                for column in (self.temperatures, self.top_ks, self.top_ps, self.min_ps)
-            ),
-            self.need_top_k,
-            self.need_top_p,
-            self.need_min_p,
-            self.all_greedy,
+        return replace(
+            self,
+            temperatures=self.temperatures.repeat_interleave(positions),
+            top_ks=self.top_ks.repeat_interleave(positions),
+            top_ps=self.top_ps.repeat_interleave(positions),
+            min_ps=self.min_ps.repeat_interleave(positions),
         )
 
 
