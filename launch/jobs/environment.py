@@ -12,7 +12,8 @@ COMMON = {
     "RAY_raylet_start_wait_time_s": "120",
 }
 """Buffers that a captured graph has registered with NCCL or RCCL are gone after a pause, and the next collective hangs
-(sglang#40648, torch_memory_saver#88). One connection is what Megatron's overlap relies on, and slime sets it too. Ray gives a node 30 s to start, which a busy or large one exceeds."""
+(sglang#40648, torch_memory_saver#88). One connection is what Megatron's overlap relies on, and slime sets it too.
+Ray gives a node 30 s to start, which a busy or a large one exceeds."""
 
 VENDOR: dict[str, dict[str, str]] = {
     "nvidia": {},
