@@ -27,8 +27,7 @@ class FoundLayer:
     @property
     def weight(self) -> torch.Tensor:
         """[N, K], as it is now (an update may put another tensor there)."""
-        weight: torch.Tensor = self.module.weight
-        return weight.data
+        return self.module.get_parameter("weight").data
 
 
 def find(model: torch.nn.Module, quantize_head: bool = True) -> list[FoundLayer]:

@@ -66,9 +66,7 @@ class Swapped:
     """Puts other methods into modules, and the very same ones back. Does not nest."""
 
     def __init__(self, methods: Sequence[tuple[torch.nn.Module, DraftMethod]]) -> None:
-        self._swaps: list[tuple[dict[str, Any], Any, DraftMethod]] = [
-            (module.__dict__, module.quant_method, method) for module, method in methods
-        ]
+        self._swaps = [(module.__dict__, module.quant_method, method) for module, method in methods]
         self._inside = False
 
     def __enter__(self) -> None:
@@ -131,8 +129,7 @@ class DraftWeights:
                 raise DrafterError(f"{layer.name}: {error}: no drafter can be made from it") from None
         self.sources, self.contents = self._source_sums(), self._content_sums()
         # The methods are looked up again each time: whoever put others there since then gets those back.
-        methods = ((layer.module, self._weights[layer.name].multiply) for layer in self._layers)
-        self.swapped = Swapped([(module, DraftMethod(module.quant_method, call)) for module, call in methods])
+        self.swapped = Swapped([(layer.module, self._method(layer)) for layer in self._layers])
         self.fresh = True
 
     def stale(self) -> str | None:
@@ -167,6 +164,9 @@ class DraftWeights:
                     torch.nn.functional.linear(x, layer.weight)
             best = min(best, time.perf_counter() - start)
         return best
+
+    def _method(self, layer: FoundLayer) -> DraftMethod:
+        return DraftMethod(layer.module.quant_method, self._weights[layer.name].multiply)
 
     def _report(self, layer: FoundLayer) -> LayerReport:
         if (weight := self._weights.get(layer.name)) is None:

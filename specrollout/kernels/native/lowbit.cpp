@@ -24,6 +24,8 @@ namespace {
 
 constexpr int64_t kLanes = 16;
 constexpr int kTile = 8;  // rows of x that share a pass over a block: accumulators fit the registers
+constexpr int64_t kAhead = 2048;  // bytes of codes that are fetched ahead: the processor alone is late from 5 rows on
+constexpr int kRows = 64;  // rows of x that are quantized at a time, to stay in the second-level cache
 
 enum Type : int32_t { kFloat32 = 0, kBfloat16 = 1 };
 
@@ -196,7 +198,9 @@ __m512i four_inputs(const int8_t* from) {
 // 16 outputs of `kCount` rows.
 template <int kBits, int kCount>
 void multiply_block(const Weight& weight, const Rows& rows, int64_t block, int64_t row, __m512* out) {
-  const int64_t groups = rows.groups, steps = weight.group * kBits / 32;  // vectors of 64 bytes in a group
+  constexpr int kVectors = kBits == 4 ? 2 : 1;          // of unpacked codes in 64 bytes
+  constexpr int kChains = kCount <= 4 ? kVectors : 1;  // independent sums, where there are few
+  const int64_t groups = rows.groups, steps = weight.group * kBits / 32;
   const uint8_t* codes = weight.codes + block * block_bytes(weight);
   const uint16_t* scales = weight.scales + block * groups * kLanes;
   const uint8_t* zeros = weight.zeros + block * groups * kLanes;
@@ -204,26 +208,20 @@ void multiply_block(const Weight& weight, const Rows& rows, int64_t block, int64
   const __m512i low = _mm512_set1_epi8(15);
   for (int m = 0; m < kCount; ++m) out[m] = _mm512_setzero_ps();
   for (int64_t group = 0; group < groups; ++group) {
-    __m512i sum[kCount], other[kCount];
-    for (int m = 0; m < kCount; ++m) sum[m] = other[m] = _mm512_setzero_si512();
-    for (int64_t step = 0; step < steps; ++step, codes += 64) {
+    __m512i sums[kChains][kCount];
+    for (auto& chain : sums)
+      for (__m512i& sum : chain) sum = _mm512_setzero_si512();
+    for (int64_t step = 0; step < steps; ++step, codes += 64, x += 4 * kVectors) {
+      _mm_prefetch(reinterpret_cast<const char*>(codes + kAhead), _MM_HINT_T0);
       const __m512i vector = _mm512_loadu_si512(codes);
-      if (kBits == 4) {
-        const __m512i first = _mm512_and_si512(vector, low);
-        const __m512i second = _mm512_and_si512(_mm512_srli_epi16(vector, 4), low);
+      __m512i unpacked[kVectors];
+      unpacked[0] = kBits == 4 ? _mm512_and_si512(vector, low) : vector;
+      if (kBits == 4) unpacked[kVectors - 1] = _mm512_and_si512(_mm512_srli_epi16(vector, 4), low);
+      for (int half = 0; half < kVectors; ++half)
         for (int m = 0; m < kCount; ++m) {
-          sum[m] = _mm512_dpbusd_epi32(sum[m], first, four_inputs(x + m * rows.stride));
-          __m512i& into = kCount <= 4 ? other[m] : sum[m];  // two chains where there are few
-          into = _mm512_dpbusd_epi32(into, second, four_inputs(x + m * rows.stride + 4));
+          __m512i& sum = sums[half % kChains][m];
+          sum = _mm512_dpbusd_epi32(sum, unpacked[half], four_inputs(x + m * rows.stride + 4 * half));
         }
-        x += 8;
-      } else {
-        for (int m = 0; m < kCount; ++m) {
-          __m512i& into = kCount <= 4 && step % 2 ? other[m] : sum[m];
-          into = _mm512_dpbusd_epi32(into, vector, four_inputs(x + m * rows.stride));
-        }
-        x += 4;
-      }
     }
     const __m256i half = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(scales + group * kLanes));
     const __m512 scale = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
@@ -231,9 +229,9 @@ void multiply_block(const Weight& weight, const Rows& rows, int64_t block, int64
     const __m512 shift = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bytes)), scale);
     for (int m = 0; m < kCount; ++m) {
       const int64_t at = (row + m) * groups + group;
-      if (kCount <= 4) sum[m] = _mm512_add_epi32(sum[m], other[m]);
+      const __m512i sum = kChains == 2 ? _mm512_add_epi32(sums[0][m], sums[kChains - 1][m]) : sums[0][m];
       const __m512 step = _mm512_mul_ps(scale, _mm512_set1_ps(rows.scales[at]));
-      out[m] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[m]), step, out[m]);
+      out[m] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), step, out[m]);
       out[m] = _mm512_fnmadd_ps(shift, _mm512_set1_ps(rows.sums[at]), out[m]);
     }
   }
@@ -294,8 +292,8 @@ EXPORT void april_multiply(const Weight* weight, const void* x, const void* bias
   const Multiply* kernels = weight->bits == 4 ? kMultiply<4> : kMultiply<8>;
   parallel(blocks, threads, [&](Range range) {
     static thread_local Rows rows;
-    for (int64_t first = 0; first < count; first += 64) {  // so many rows stay in the second-level cache
-      const int64_t some = std::min<int64_t>(64, count - first);
+    for (int64_t first = 0; first < count; first += kRows) {
+      const int64_t some = std::min<int64_t>(kRows, count - first);
       rows.take(*weight, x, static_cast<Type>(type), first, some);
       for (int64_t block = range.begin; block < range.end; ++block)
         for (int64_t row = 0; row < some; row += kTile) {
