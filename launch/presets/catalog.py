@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ class Catalog:
         """``folders``: those with precedence first."""
         self._folders = folders
         self._read: dict[tuple[str, str], tuple[dict[str, Any], tuple[str, ...]]] = {}
+        self._files: dict[Path, dict[str, Any]] = {}
 
     @staticmethod
     def of_environment(environ: Mapping[str, str]) -> Catalog:
@@ -46,7 +48,7 @@ class Catalog:
 
     def names(self, kind: str) -> list[str]:
         """The presets of a kind that can be used as they are, sorted."""
-        return sorted(name for name in self._all(kind) if not self._chain(kind, name, ())[0].get("abstract"))
+        return sorted(name for name in self._all(kind) if not self._own(kind, name).get("abstract"))
 
     def get(self, kind: str, name: str) -> Preset:
         """A preset with all that it extends.
@@ -74,6 +76,14 @@ class Catalog:
     def _all(self, kind: str) -> set[str]:
         return {path.stem for folder in self._folders for path in (folder / kind).glob("*.yaml")}
 
+    def _own(self, kind: str, name: str) -> dict[str, Any]:
+        """The mapping in the file of a name."""
+        path = self._path(kind, name)
+        assert path is not None, name
+        if path not in self._files:
+            self._files[path] = files.read(path, kind)
+        return self._files[path]
+
     def _chain(self, kind: str, name: str, below: tuple[str, ...]) -> tuple[dict[str, Any], tuple[str, ...]]:
         """The merged mapping of a name and the files that it came from."""
         if name in below:
@@ -83,7 +93,7 @@ class Catalog:
             if path is None:
                 self._read[kind, name] = self._without_file(kind, name)
             else:
-                body, paths = files.read(path, kind), (str(path),)
+                body, paths = dict(self._own(kind, name)), (str(path),)
                 if parent := body.pop("extends", None):
                     # What is abstract is the file, not what is made of it.
                     inherited, others = self._chain(kind, parent, (*below, name))
@@ -109,9 +119,8 @@ class Catalog:
     def _unknown(self, kind: str, name: str) -> str:
         known = self.names(kind)
         if kind == "runs":
-            known = sorted(
-                {*known, *(f"{model}-{data}" for model in self.names("models") for data in self.names("data"))}
-            )
+            pairs = itertools.product(self.names("models"), self.names("data"))
+            known = sorted({*known, *map("-".join, pairs)})
         near = difflib.get_close_matches(name, known, n=1)
         what = {"runs": "preset", "models": "model", "algorithms": "algorithm"}.get(kind, kind)
         hint = f"did you mean {near[0]}?" if near else ""

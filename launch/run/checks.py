@@ -109,7 +109,7 @@ def _device(launch: Launch, environ: Mapping[str, str]) -> None:
     needed = min(launch.gpus_per_node, rules.devices(launch))
     if found.name != wanted:
         raise UsageError(
-            f"--hardware {launch.hardware.name} wants {needed} {launch.vendor.upper()} GPUs, this machine has {found.name} "
+            f"--hardware {launch.hardware.name} wants {needed} {launch.vendor.upper()} GPUs, there is {found.name} "
             "only; use --hardware cpu, --job, or RAY_ADDRESS of a cluster"
         )
     listed = environ.get(VISIBLE[launch.vendor], "")

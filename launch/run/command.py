@@ -18,12 +18,14 @@ from april.hosts import resolve as hosts
 from april.launch import folders
 from april.launch.arguments import UsageParser
 from april.launch.doctor.reading import hosts as here
-from april.launch.jobs.job import KINDS, Job
+from april.launch.jobs.job import CONTAINERS, KINDS, Job
 from april.launch.jobs.render import render
 from april.launch.presets.catalog import Catalog
 from april.launch.run import checks, known, prepare, rules, show
 from april.launch.run.resolve import MODES, Launch, Places, Request, resolve
 
+LONGEST_NAME = 47
+"""Of a job."""
 FORWARDED = "APRIL_ENVIRONMENT"
 """Names of variables that the workers of a cluster that is not ours get too."""
 FILES = {"ray": "job.sh", "slurm": "job.sbatch", "kubernetes": "job.yaml"}
@@ -75,7 +77,10 @@ def _add_job_flags(made: argparse.ArgumentParser) -> None:
     job.add_argument("--time", default="24:00:00", metavar="T", help="walltime (default: 24:00:00)")
     job.add_argument("--partition", metavar="P", help="SLURM's partition, Kubernetes' namespace")
     job.add_argument("--image", metavar="I", help="container image (default: the hardware's)")
-    job.add_argument("--mount", action="append", default=[], metavar="DIR", help="folder that the container sees")
+    job.add_argument("--container", default="apptainer", choices=CONTAINERS, help="how SLURM starts the image")
+    job.add_argument(
+        "--mount", action="append", default=[], metavar="DIR", help="folder that the container sees; may be repeated"
+    )
 
 
 def run(argv: list[str]) -> int:
@@ -84,8 +89,10 @@ def run(argv: list[str]) -> int:
     Raises:
         UsageError: for what is wrong before anything has started.
     """
-    mine, _, theirs = _split(argv)
+    place = argv.index("--") if "--" in argv else len(argv)
+    mine, theirs = argv[:place], argv[place + 1 :]
     given = parser().parse_args(mine)
+    given.began = time.strftime("%Y%m%d-%H%M%S")
     host = _host(given)
     environ = _environ(given)
     made = prepare.folders(given.cache_dir, environ)
@@ -96,11 +103,6 @@ def run(argv: list[str]) -> int:
     if given.dry_run:
         return _dry_run(given, launch, made)
     return _write_job(given, launch, made) if given.job else _train(given, launch, made)
-
-
-def _split(argv: list[str]) -> tuple[list[str], str, list[str]]:
-    place = argv.index("--") if "--" in argv else len(argv)
-    return argv[:place], "--", argv[place + 1 :]
 
 
 def _environ(given: argparse.Namespace) -> dict[str, str]:
@@ -147,12 +149,7 @@ def _request(given: argparse.Namespace, theirs: list[str], made: Mapping[str, st
 
 def _name(given: argparse.Namespace) -> str:
     """Of the run's folder; with the time, unless nothing is written."""
-    stem = Path(given.preset).stem if given.preset.endswith((".yaml", ".yml")) else given.preset
-    if given.dry_run:
-        return stem
-    if not hasattr(given, "began"):
-        given.began = time.strftime("%Y%m%d-%H%M%S")
-    return f"{stem}-{given.began}"
+    return _stem(given) if given.dry_run else f"{_stem(given)}-{given.began}"
 
 
 def _words(given: argparse.Namespace, launch: Launch, out: Path) -> list[str]:
@@ -210,12 +207,18 @@ def _job(given: argparse.Namespace, launch: Launch) -> Job:
         partition=given.partition,
         slime_dir=given.slime_dir,
         mounts=tuple(given.mount),
+        container=given.container,
     )
 
 
 def _title(given: argparse.Namespace, launch: Launch) -> str:
-    stem = Path(given.preset).stem if given.preset.endswith((".yaml", ".yml")) else given.preset
-    return f"{stem}-{launch.mode.name}"[:53].rstrip("._-")
+    """The job's name: preset and mode, as far as schedulers take it."""
+    room = LONGEST_NAME - len(launch.mode.name) - 1
+    return f"{_stem(given)[:room].rstrip('._-')}-{launch.mode.name}"
+
+
+def _stem(given: argparse.Namespace) -> str:
+    return Path(given.preset).stem if given.preset.endswith((".yaml", ".yml")) else str(given.preset)
 
 
 def _write_job(given: argparse.Namespace, launch: Launch, made: Mapping[str, str]) -> int:

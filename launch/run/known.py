@@ -1,8 +1,8 @@
 """Misspelt flags, found in the sources of the host, Megatron and SGLang without importing them.
 
-The hosts' parsers take many seconds to import. Here a flag counts as known when its name stands anywhere in their files,
-as text or as a field that a flag is made from; so nothing that they know is refused, and most typing errors are found
-at once. The run's own parser finds the rest.
+The hosts' parsers take many seconds to import. Here a flag counts as known when its name stands anywhere in their
+files, as text or as a field that a flag is made from; so nothing that they know is refused, and most typing errors are
+found at once. The run's own parser finds the rest.
 """
 
 from __future__ import annotations

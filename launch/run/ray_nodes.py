@@ -59,7 +59,7 @@ def check(address: str, nodes: int, gpus_per_node: int) -> None:
     if len(fitting) < nodes:
         has = ", ".join(f"{node.address} ({node.gpus:g} GPUs, {node.cpus:g} CPUs)" for node in found) or "none"
         raise UsageError(
-            f"RAY_ADDRESS {address}: {nodes} node(s) with {gpus_per_node} GPUs and as many CPUs are needed, the cluster has "
+            f"RAY_ADDRESS {address}: {nodes} node(s) with {gpus_per_node} GPUs and as many CPUs are needed, there are: "
             f"{has}; start more (ray start --address ... --num-gpus N), or lower --nodes"
         )
 

@@ -72,8 +72,8 @@ def _speculation(launch: Launch) -> str | None:
     theirs = launch.flags.get("sglang-speculative-algorithm")
     if launch.mode.spec and theirs not in (None, settings.ALGORITHM):
         return (
-            f"--mode {launch.mode.name} speculates with {settings.ALGORITHM}, --sglang-speculative-algorithm is {theirs}: "
-            "use one of them"
+            f"--mode {launch.mode.name} speculates with {settings.ALGORITHM}, --sglang-speculative-algorithm with "
+            f"{theirs}: use one of them"
         )
     given = next((name for name in launch.flags if name.startswith("specrollout-")), None)
     if given and not launch.mode.spec:
@@ -86,8 +86,8 @@ def _rollout_function(launch: Launch) -> str | None:
     if path is None or str(path).startswith("april."):
         return None
     return (
-        f"--rollout-function-path {path}: april train puts its own in its place; use --custom-generate-function-path, or "
-        "april train --april off with slime's own flags"
+        f"--rollout-function-path {path}: april train's own stands in its place; use --custom-generate-function-path, "
+        "or train by slime itself"
     )
 
 
@@ -139,8 +139,8 @@ def _batches(launch: Launch) -> str | None:
     trained, steps = whole(flags, "global-batch-size"), whole(flags, "num-steps-per-rollout")
     if steps and trained * steps != made:
         return (
-            f"--global-batch-size {trained} with --num-steps-per-rollout {steps}: a rollout makes {made} samples; leave one "
-            "of the two out"
+            f"--global-batch-size {trained} with --num-steps-per-rollout {steps}: a rollout makes {made} samples; "
+            "leave one of the two out"
         )
     if made % trained:
         return (
@@ -181,8 +181,8 @@ def _trainer_shape(launch: Launch) -> str | None:
         return f"--pipeline-model-parallel-size {pipeline} does not divide the model's {layers} layers"
     if world(launch) % _shards(flags):
         return (
-            f"--tensor-model-parallel-size x --pipeline-model-parallel-size x --context-parallel-size is {_shards(flags)}: "
-            f"it does not divide the trainer's {world(launch)} devices"
+            f"--tensor-model-parallel-size x --pipeline-model-parallel-size x --context-parallel-size, "
+            f"{_shards(flags)}, does not divide the trainer's {world(launch)} devices"
         )
     longest, most = whole(flags, "rollout-max-response-len"), int(model.get("max_position_embeddings", 0))
     if most and longest >= most:
@@ -200,7 +200,7 @@ def _engine_shape(launch: Launch) -> str | None:
     if not flags.get("sglang-enable-dp-attention") and heads % max(1, own):
         return f"--rollout-num-gpus-per-engine {each} does not divide the model's {heads} attention heads"
     if each > launch.gpus_per_node and each % launch.gpus_per_node:
-        return f"--rollout-num-gpus-per-engine {each}: more than a node, so it must be whole nodes of {launch.gpus_per_node}"
+        return f"--rollout-num-gpus-per-engine {each}: more than a node, and no multiple of its {launch.gpus_per_node}"
     return None
 
 
