@@ -67,17 +67,17 @@ class Swapped:
 
     def __init__(self, methods: Sequence[tuple[torch.nn.Module, DraftMethod]]) -> None:
         self._swaps = [(module.__dict__, module.quant_method, method) for module, method in methods]
-        self._inside = False
+        self.inside = False
 
     def __enter__(self) -> None:
-        assert not self._inside, "a drafter drafts already"
-        self._inside = True
+        assert not self.inside, "a drafter drafts already"
+        self.inside = True
         # Not by setattr: a module's takes ten times longer, and this happens at every draft.
         for attributes, _, method in self._swaps:
             attributes["quant_method"] = method
 
-    def __exit__(self, *_: object) -> None:
-        self._inside = False
+    def __exit__(self, *error: object) -> None:
+        self.inside = False
         for attributes, original, _ in self._swaps:
             attributes["quant_method"] = original
 
@@ -121,6 +121,7 @@ class DraftWeights:
         Raises:
             DrafterError: naming the layer whose weight is not finite or has another shape or type now.
         """
+        assert not self.swapped.inside, "the drafter drafts"
         self.fresh = False
         for layer in self._layers:
             try:

@@ -53,6 +53,10 @@ def make(kind: str, weight: torch.Tensor, group: int) -> DraftWeight:
         from specrollout.kernels import cpu
 
         return cpu.make(kind, weight, group)
+    if weight.device.type == "cuda":
+        from specrollout.kernels import gpu
+
+        return gpu.make(kind, weight, group)
     raise Unsupported(f"no kernel for a {weight.device.type}")
 
 
