@@ -41,7 +41,8 @@ inside+=(registry.example/april:1)
 # All cores for each task: SGLang and slime bind each of their processes to the NUMA node of its device.
 step=(srun --export=ALL --overlap --ntasks-per-node=1 --cpu-bind=none --mem=0 "${pyxis[@]}")
 bare=(srun --export=ALL --overlap --ntasks-per-node=1 --cpu-bind=none --mem=0)
-head_node=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+names=$(scontrol show hostnames "$SLURM_JOB_NODELIST") # one a line
+head_node=${names%%$'\n'*}
 head_ip=$(getent ahostsv4 "$head_node" | awk 'NR == 1 { print $1 }')
 case $head_ip in
   '' | 127.*) head_ip=$(hostname -I | awk '{ print $1 }') ;; # /etc/hosts gives this node a loopback address
@@ -50,7 +51,11 @@ on_head=(--nodes=1 --ntasks=1 --nodelist="$head_node")
 on_all=(--nodes="$nodes" --ntasks="$nodes")
 
 listens() { # PORT: whether something on this node, which is the head, listens there
-  (exec 3<>"/dev/tcp/$head_ip/$1" || exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null
+  local ip
+  for ip in "$head_ip" 127.0.0.1; do
+    timeout 2 bash -c 'exec 3<>"/dev/tcp/$1/$2"' _ "$ip" "$1" 2>/dev/null && return 0
+  done
+  return 1
 }
 
 free_port() { # FIRST: the first port from there on that is free
