@@ -35,7 +35,7 @@ setup(
         "specrollout.kernels": ["native/*.cpp"],
         "april.memory": ["native/*.cpp", "native/*.h", "native/*/*.cpp"],
     },
-    install_requires=["jinja2>=3.1", "packaging>=23", "wrapt>=1.16", "psutil>=5.9"],
+    install_requires=["jinja2>=3.1", "packaging>=23", "wrapt>=1.16", "psutil>=5.9", "pyyaml>=6"],
     entry_points={
         "console_scripts": ["april = april.launch.cli:main"],
         "sglang.srt.plugins": [

@@ -93,7 +93,8 @@ class Catalog:
             if path is None:
                 self._read[kind, name] = self._without_file(kind, name)
             else:
-                body, paths = dict(self._own(kind, name)), (str(path),)
+                body = dict(self._own(kind, name))
+                paths: tuple[str, ...] = (str(path),)
                 if parent := body.pop("extends", None):
                     # What is abstract is the file, not what is made of it.
                     inherited, others = self._chain(kind, parent, (*below, name))

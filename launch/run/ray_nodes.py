@@ -5,10 +5,12 @@ A process of its own: Ray's client has threads, which a supervisor must not have
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from april.errors import UsageError
 
@@ -66,9 +68,8 @@ def check(address: str, nodes: int, gpus_per_node: int) -> None:
 
 def main(address: str) -> None:
     """Print the living nodes."""
-    from ray._raylet import GcsClient
-
-    nodes = GcsClient(address=address).get_all_node_info(timeout=LIMIT_S).values()
+    raylet: Any = importlib.import_module("ray._raylet")
+    nodes = raylet.GcsClient(address=address).get_all_node_info(timeout=LIMIT_S).values()
     living = []
     for node in nodes:
         if node.state == ALIVE:

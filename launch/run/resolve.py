@@ -188,7 +188,7 @@ def _places_of_nodes(flags: Mapping[str, Flag], hardware: Preset, request: Reque
 
 
 def _checkpoint(model: Preset, places: Places) -> str:
-    made = model.own.get("made")
+    made = str(model.own.get("made"))
     if made in places.made:
         return places.made[made]
     return f"{places.models}/{str(model.own['checkpoint']).rpartition('/')[2]}"
@@ -240,4 +240,5 @@ def _environment(layers: list[Preset], given: Mapping[str, str | None]) -> dict[
     found: dict[str, str | None] = {}
     for layer in layers:
         found |= layer.environment
-    return {name: value for name, value in (found | given).items() if value is not None}
+    found |= given
+    return {name: value for name, value in found.items() if value is not None}

@@ -1,8 +1,8 @@
 """Ask a real host's parsers whether they take the flags of runs; prints what they refuse as JSON.
 
-Usage: parse_flags.py FILE, with the environment of a run. The file has ``pairs`` (one flag with its values each, checked
-by the parsers' own declarations) and ``runs`` (name -> all flags, parsed and validated as april train does it). A
-process of its own: importing the parsers takes long.
+Usage: parse_flags.py FILE, with the environment of a run. The file has ``pairs`` (one flag with its values each, which
+is checked by the parsers' own declarations) and ``runs`` (name -> all flags, parsed and validated as april train
+does it). A process of its own: importing the parsers takes long.
 """
 
 from __future__ import annotations

@@ -54,9 +54,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def launch(host: Host, models: Path, preset: str, mode: str, hardware: str | None, algorithm: str | None) -> Launch:
     places = Places(str(models), str(models), str(models / "out"), {})
-    # Ours of the engines are read by april train, not by the host.
-    found = resolve(Request(preset, places, mode, hardware, algorithm, host=host.name), CATALOG)
-    return found
+    return resolve(Request(preset, places, mode, hardware, algorithm, host=host.name), CATALOG)
 
 
 def host_flags(run: Launch) -> dict[str, Any]:
