@@ -10,7 +10,7 @@ import os
 
 from april.patches.core import Feature, Patch, Process, targets
 from april.patches.table_pause import PAUSE_HOST_PATCHES, PAUSE_PATCHES
-from april.patches.table_speculation import SPECULATION_PATCHES
+from april.patches.table_speculation import ALGORITHM, SPECULATION_PATCHES
 
 DRIVER, MANAGER, TRAINER = Process.DRIVER, Process.ROLLOUT_MANAGER, Process.TRAIN_ACTOR
 ENGINE, SCHEDULER, TOKENIZER = Process.ENGINE, Process.SCHEDULER, Process.TOKENIZER
@@ -243,6 +243,7 @@ PATCHES: tuple[Patch, ...] = (
         hosts=MILES,
     ),
     *PAUSE_HOST_PATCHES,
+    ALGORITHM,
 )
 
 SGLANG_PATCHES: tuple[Patch, ...] = (

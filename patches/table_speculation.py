@@ -27,6 +27,20 @@ def _row(
     )
 
 
+ALGORITHM = Patch(
+    name="speculation-algorithm",
+    feature=Feature.SPECULATION,
+    targets=targets("sglang.srt.speculative.spec_registry:_REGISTRY"),
+    versions=VERSIONS,
+    module="sglang.srt.speculative.spec_info",
+    apply="april.patches.speculation:apply",
+    processes=frozenset({Process.ENGINE}),
+    reason="a host's engine actor checks the server's arguments before SGLang has loaded its plugins",
+    link=f"{URL}/speculative/spec_registry.py",
+    until="SGLang loads plugins when it parses arguments",
+    exact=False,
+)
+
 SPECULATION_PATCHES: tuple[Patch, ...] = (
     _row(
         "slots",

@@ -41,6 +41,8 @@ Publish = Callable[[torch.Tensor], None]
 IDLE_CONTEXT = 1.0
 CHECK_EVERY = 256
 """Cycles between two looks at the drafter's checksums."""
+RECORDED = 4096
+"""Steps that are kept where they are recorded."""
 
 
 @dataclass(slots=True)
@@ -70,6 +72,7 @@ class QuantSelfWorker(BaseSpecWorker):  # type: ignore[misc]
         self._backend = str(server_args.sampling_backend)
         self._speculated = False
         self._able = True
+        self._steps: deque[list[float]] | None = None
         # get_draft_kv_pool reads draft_worker.draft_runner.token_to_kv_pool: there is none.
         self._no_draft = SimpleNamespace(draft_runner=SimpleNamespace(token_to_kv_pool=None), draft_worker=None)
         self.refusal = engine.refusal(server_args, self.runner)
@@ -175,8 +178,8 @@ class QuantSelfWorker(BaseSpecWorker):  # type: ignore[misc]
     def set_state(self, asked: Any) -> str | None:
         """Force a mode or a draft length; returns what was wrong with the request."""
         try:
-            if not isinstance(asked, dict) or not set(asked) <= {"mode", "gamma", "drafter"}:
-                raise UsageError(f"{asked!r}: an object with mode, gamma or drafter is expected")
+            if not isinstance(asked, dict) or not set(asked) <= {"mode", "gamma", "drafter", "record"}:
+                raise UsageError(f"{asked!r}: an object with mode, gamma, drafter or record is expected")
             if (kind := asked.get("drafter")) is not None:
                 if self.drafter is None or kind not in DRAFTERS:
                     raise UsageError(
@@ -184,15 +187,23 @@ class QuantSelfWorker(BaseSpecWorker):  # type: ignore[misc]
                     )
                 self._kind = kind
             self.controller.force(asked.get("mode"), asked.get("gamma"))
+            if kind is not None:
+                self._kind = kind
+            if (record := asked.get("record")) is not None:
+                self._steps = deque(maxlen=RECORDED) if record else None
         except UsageError as error:
             log.warning("specrollout: set_internal_state: %s", error)
             return str(error)
         return None
 
     def report(self) -> dict[str, Any]:
-        """Everything measured, as JSON."""
+        """Everything measured, as JSON; recorded steps are [batch, context, gamma, seconds...] and given once."""
         drafter = None if self.drafter is None else {**asdict(self.drafter.stats), "alarm": self.drafter.check()}
-        return {**self.stats.report(), **self.controller.state, "refusal": self.refusal, "drafter": drafter}
+        found = {**self.stats.report(), **self.controller.state, "refusal": self.refusal, "drafter": drafter}
+        if self._steps is not None:
+            found["steps"] = list(self._steps)
+            self._steps.clear()
+        return found
 
     # The steps.
 
@@ -316,6 +327,8 @@ class QuantSelfWorker(BaseSpecWorker):  # type: ignore[misc]
 
     def _settle(self, step: Unsettled, accepted: list[int]) -> None:
         seconds = step.marks.seconds()
+        if self._steps is not None:
+            self._steps.append([step.batch, step.context, step.gamma, *seconds])
         if step.gamma == 0:
             self.stats.plain(step.batch, seconds[0])
             self.controller.plain(step.batch, step.context, seconds[0])

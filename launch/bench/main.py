@@ -1,4 +1,7 @@
-"""``april bench rollout``: the host's rollouts and april's on one real server, with the same response lengths."""
+"""``april bench rollout``: the host's rollouts and april's on one real server, with the same response lengths.
+
+``april bench sd`` is in ``speculation_command.py``.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from april.errors import UsageError
 from april.hosts.resolve import resolve
 from april.launch import folders
 from april.launch.arguments import UsageParser
-from april.launch.bench import trace
+from april.launch.bench import speculation_command, trace
 from april.launch.bench.settings import MODES, Settings
 
 MODELS = {"smollm2": 1024, "tiny": 960}
@@ -28,8 +31,10 @@ PROMPT_TOKENS = 32
 def parser() -> argparse.ArgumentParser:
     """The flags of the command."""
     made = UsageParser(prog="april bench", allow_abbrev=False, description="Measure on this machine.")
-    commands = made.add_subparsers(dest="command", required=True, metavar="rollout")
-    rollout = commands.add_parser("rollout", help=__doc__, description=__doc__, allow_abbrev=False)
+    commands = made.add_subparsers(dest="command", required=True, metavar="rollout|sd")
+    speculation_command.add(commands)
+    about = (__doc__ or "").splitlines()[0]
+    rollout = commands.add_parser("rollout", help=about, description=about, allow_abbrev=False)
     default = Settings()
     rollout.add_argument("--modes", default=",".join(MODES), help=f"which (default: {','.join(MODES)})")
     rollout.add_argument(
@@ -73,7 +78,8 @@ def run(argv: list[str]) -> int:
     """
     signal.signal(signal.SIGTERM, _interrupt)
     try:
-        return _bench(parser().parse_args(argv))
+        flags = parser().parse_args(argv)
+        return speculation_command.run(flags) if flags.command == "sd" else _bench(flags)
     except KeyboardInterrupt as signalled:
         print("april: interrupted; everything that the benchmark started has ended", file=sys.stderr)
         return 128 + (signalled.args[0] if signalled.args else signal.SIGINT)

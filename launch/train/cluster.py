@@ -58,5 +58,12 @@ def _environment(host: Host) -> dict[str, str]:
     """What the workers of a cluster that is not ours would not inherit."""
     device = os.environ["APRIL_DEVICE"]
     launched = os.environ.get("APRIL_ENVIRONMENT", "").split(",")
-    names = {"PYTHONPATH", *launched, *host.environment(device), *(cpu.ENVIRONMENT if device == "cpu" else ())}
+    names = {
+        "PYTHONPATH",
+        "SPECROLLOUT",
+        "OPENBLAS_NUM_THREADS",
+        *launched,
+        *host.environment(device),
+        *(cpu.ENVIRONMENT if device == "cpu" else ()),
+    }
     return {name: value for name, value in os.environ.items() if name.startswith("APRIL_") or name in names}

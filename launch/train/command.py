@@ -16,7 +16,8 @@ from april.hosts import Host
 from april.hosts.resolve import resolve
 from april.launch import folders
 from april.launch.arguments import UsageParser
-from april.launch.train import cpu, memory, preflight, supervisor, versions
+from april.launch.train import cpu, memory, preflight, speculation, supervisor, versions
+from april.patches.core import Feature
 from april.telemetry.events import emit
 
 ROLLOUT = {
@@ -63,6 +64,7 @@ def parser() -> argparse.ArgumentParser:
         help="who releases memory between the phases (--colocate, --offload): torch_memory_saver, april.memory, or the "
         "first where it has a library for the device, else the second (default: auto)",
     )
+    speculation.add_arguments(made)
     made.add_argument("--run-dir", metavar="DIR", help="where the run writes (default: runs/<time>-<id>)")
     made.add_argument("--quiet", action="store_true", help="host output to the run directory's log only")
     made.add_argument(
@@ -83,14 +85,18 @@ def run(argv: list[str]) -> int:
         raise UsageError("--async: miles' wheel carries no asynchronous training loop; use --host slime")
     device = preflight.device(ours.device)
     saver = memory.chosen(ours.memory_backend, device, theirs)
-    flags = host_flags(host, device, ours.april, theirs)
+    speculating = speculation.chosen(ours, host, theirs)
+    flags = host_flags(host, device, ours.april, [*speculation.flags(speculating), *theirs])
     preflight.check(flags, device)
     preflight.check_disk(ours.run_dir)
     correction = dict(preflight.values(flags)).get("--april-correction", "none")
-    features = versions.needed(device, ours.april == "on", correction in ("tis", "decoupled"))
+    features = versions.needed(device, ours.april == "on", correction in ("tis", "decoupled"), speculating is not None)
+    interrupt = dict(preflight.values(flags)).get("--april-interrupt", "abort")
+    features |= {Feature.INTERRUPT} if interrupt != "abort" and ours.april == "on" else set()
     for line in versions.check(host, device, features):
         print(f"april: {line}", file=sys.stderr)
     overlay = {**overlay_environment(host, device, ours.april), **memory.environment(saver)}
+    overlay |= {**speculation.environment(speculating, None), "APRIL_INTERRUPT": interrupt}
     if ours.dry_run:
         print("\n".join([*(f"{name}={value}" for name, value in overlay.items()), shlex.join(flags)]))
         return 0
@@ -98,7 +104,7 @@ def run(argv: list[str]) -> int:
     run_dir = folders.empty("--run-dir", ours.run_dir, f"runs/{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:4]}")
     os.environ["APRIL_RUN_DIR"] = str(run_dir)
     emit("started")
-    environment = {**os.environ, **overlay}
+    environment = {**os.environ, **overlay, **speculation.environment(speculating, run_dir)}
     environment["APRIL_ASYNC"] = "1" if ours.asynchronous else "0"
     print(f"april: {host.name} {host.version} on {device}, run directory {run_dir}", file=sys.stderr)
     if host.lacks:

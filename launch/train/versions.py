@@ -12,9 +12,10 @@ from april.patches.sources import Source
 from april.patches.table import wanted
 
 
-def needed(device: str, april: bool, correction: bool = False) -> frozenset[Feature]:
-    """The features of a run: with partial rollouts, and with weights in the loss."""
+def needed(device: str, april: bool, correction: bool = False, speculation: bool = False) -> frozenset[Feature]:
+    """The features of a run: with partial rollouts, with weights in the loss, with speculation in the engines."""
     wanted = {Feature.HOST: True, Feature.APRIL: april, Feature.CORRECTION: correction, Feature.CPU: device == "cpu"}
+    wanted[Feature.SPECULATION] = speculation
     return frozenset(feature for feature, asked in wanted.items() if asked)
 
 
@@ -42,7 +43,16 @@ def reports(host: Host, device: str, features: frozenset[Feature]) -> list[Repor
     """Every row that the run needs, by package. What is not installed here is checked where it runs."""
     others = "miles" if host.name == "slime" else "slime"
     contracts = [row for row in CONTRACTS if row.feature in features and row.package != others]
-    rows: list[Row] = [*wanted(host.name, device, Feature.APRIL in features), *contracts]
+    rows: list[Row] = [
+        *wanted(
+            host.name,
+            device,
+            Feature.APRIL in features,
+            Feature.SPECULATION in features,
+            Feature.INTERRUPT in features,
+        ),
+        *contracts,
+    ]
     found = []
     for package in dict.fromkeys(row.package for row in rows):
         if (source := _source(host, package)) is not None:
