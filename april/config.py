@@ -6,6 +6,7 @@ from argparse import ArgumentParser, Namespace
 from dataclasses import dataclass, field
 from typing import Any
 
+from april.core import Interrupt
 from april.correction import settings as corrections
 from april.correction.settings import Correction
 from april.errors import UsageError
@@ -37,6 +38,8 @@ class AprilConfig:
         Ours: ``--april-over-sampling auto``.
     prioritise
         The host's ``--sglang-enable-priority-scheduling``.
+    interrupt
+        Ours: ``--april-interrupt``.
     correction
         Ours: ``--april-correction`` and its ``--april-correction-*``.
 
@@ -58,6 +61,7 @@ class AprilConfig:
     leg_budget: float | None = 1.0
     auto_over_sampling: bool = False
     prioritise: bool = False
+    interrupt: Interrupt = Interrupt.ABORT
     correction: Correction = field(default_factory=Correction)
 
     def __post_init__(self) -> None:
@@ -90,6 +94,12 @@ class AprilConfig:
             "--april-leg-budget",
             "auto" if budget is None else budget,
             "1 without --partial-rollout",
+        )
+        _check(
+            self.keep_partials or not self.interrupt.stays,
+            "--april-interrupt",
+            self.interrupt.value,
+            "abort without --partial-rollout",
         )
         most = self.buffer_max_gb
         _check(most is None or 0 < most < float("inf"), "--april-buffer-max-gb", most, "a positive number of gigabytes")
@@ -169,6 +179,14 @@ def _add_scheduling(group: Any) -> None:
         "auto starts at 0.5 and follows the engines' utilization (default: 1.0, off)",
     )
     group.add_argument(
+        "--april-interrupt",
+        choices=[choice.value for choice in Interrupt],
+        default=Interrupt.ABORT.value,
+        help="what the end of a round does to requests that run: they return what they have (abort), or stay in the "
+        "paused engines over the weight update, with their KV computed anew (retract) or kept (inplace) "
+        "(default: abort)",
+    )
+    group.add_argument(
         "--april-over-sampling",
         choices=["fixed", "auto"],
         default="fixed",
@@ -204,6 +222,7 @@ def from_args(args: Namespace) -> AprilConfig:
         leg_budget=None if (budget := getattr(args, "april_leg_budget", 1.0)) == "auto" else float(budget),
         auto_over_sampling=getattr(args, "april_over_sampling", "fixed") == "auto",
         prioritise=bool(getattr(args, "sglang_enable_priority_scheduling", False)),
+        interrupt=_interrupt(args),
         correction=corrections.from_args(args),
     )
 
@@ -223,6 +242,39 @@ def _stops_by_samples(args: Namespace) -> bool:
     if path != REWARDS:
         raise UsageError(f"--april-stop samples: --custom-reward-post-process-path is {path}, it must be {REWARDS}")
     return True
+
+
+def _interrupt(args: Namespace) -> Interrupt:
+    """The mode. Raises UsageError for flags under which requests cannot stay in the engines."""
+    value = getattr(args, "april_interrupt", Interrupt.ABORT.value)
+    if value not in [choice.value for choice in Interrupt]:
+        raise UsageError(f"--april-interrupt is {value}: it must be abort, retract or inplace")
+    mode = Interrupt(value)
+    if not mode.stays:
+        return mode
+    for flag, why in STAYS_NOT.items():
+        if getattr(args, flag, None):
+            raise UsageError(f"--april-interrupt {value}: not with --{flag.replace('_', '-')}, {why}")
+    if getattr(args, "april_stop", "groups") == "samples":
+        raise UsageError(f"--april-interrupt {value}: not with --april-stop samples, which trains parts of groups")
+    for flag in ("sglang_pipeline_parallel_size", "sglang_pp_size"):
+        if int(getattr(args, flag, None) or 1) > 1:
+            raise UsageError(f"--april-interrupt {value}: not with --{flag.replace('_', '-')} above 1")
+    if mode is Interrupt.INPLACE:
+        for flag in ("colocate", "offload_rollout", "offload"):
+            if getattr(args, flag, None):
+                raise UsageError(
+                    f"--april-interrupt inplace: not with --{flag.replace('_', '-')}, which releases the KV cache that "
+                    "it is to keep; use --april-interrupt retract"
+                )
+    return mode
+
+
+STAYS_NOT = {
+    "mask_offpolicy_in_partial_rollout": "which goes by requests, not by tokens; use --april-correction mask",
+    "rollout_external": "whose engines the overlay is not in",
+    "prefill_num_servers": "whose requests move between engines",
+}
 
 
 def _cap(args: Namespace) -> int:

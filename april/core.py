@@ -25,6 +25,23 @@ class TrajectoryState(enum.Enum):
     EXPIRED = "expired"
 
 
+class Interrupt(enum.Enum):
+    """What a round's end does to the requests that still run.
+
+    ``ABORT``: they return what they have. ``RETRACT``, ``INPLACE``: they stay in the paused engines over the weight
+    update and go on after it, with their KV computed anew or as it is.
+    """
+
+    ABORT = "abort"
+    RETRACT = "retract"
+    INPLACE = "inplace"
+
+    @property
+    def stays(self) -> bool:
+        """Whether requests outlive the round."""
+        return self is not Interrupt.ABORT
+
+
 ENDED = frozenset({TrajectoryState.FINISHED, TrajectoryState.TRUNCATED, TrajectoryState.FAILED})
 
 # A trajectory that ended may still expire: a surplus group that waited in the buffer beyond the staleness cap.
@@ -129,7 +146,8 @@ class Group:
 
     Where a round ends by samples a group may be trained in parts: ``earlier`` members of it were trained before.
     ``leg_tokens`` is what each member may generate in this round (None: no limit), ``priority`` its rank for engines.
-    ``expected`` is the mean length of its prompt's earlier responses.
+    ``expected`` is the mean length of its prompt's earlier responses. ``since``: it is in the engines since that policy
+    version, and what it has there is not known yet; its tokens may be as old.
     """
 
     index: int
@@ -140,6 +158,7 @@ class Group:
     leg_tokens: int | None = field(default=None, compare=False)
     priority: int | None = field(default=None, compare=False)
     expected: float | None = field(default=None, compare=False)
+    since: int | None = field(default=None, compare=False)
 
     @property
     def legs(self) -> Iterator[Leg]:
@@ -174,8 +193,8 @@ class Group:
 
     @property
     def fresh(self) -> bool:
-        """Whether nothing was generated for it yet."""
-        return self.tokens == 0 and not any(member.has_ended for member in self.members)
+        """Whether nothing was generated for it yet, as far as can be known."""
+        return self.since is None and self.tokens == 0 and not any(member.has_ended for member in self.members)
 
     @property
     def partials(self) -> int:
@@ -189,8 +208,9 @@ class Group:
 
     @property
     def oldest_version(self) -> int | None:
-        """The least policy version of any token, or None without tokens."""
-        return min((leg.policy_version for leg in self.legs), default=None)
+        """The least policy version of any token, as far as it is known, or None without tokens."""
+        versions = [leg.policy_version for leg in self.legs] + ([] if self.since is None else [self.since])
+        return min(versions, default=None)
 
     def lag(self, policy_version: int) -> int:
         """How many versions its oldest token is behind; 0 without tokens."""
@@ -228,6 +248,7 @@ class RoundPlan:
     ``target_samples``: the round ends at so many finished samples instead; a group of which at least ``min_group``
     members have finished, those trained before included, is then trained on them. ``leg_tokens``: no response generates
     more in this round; it is parked. ``prioritise``: groups carry a rank for engines that schedule by priority.
+    ``interrupt``: what becomes of requests that run when the round ends.
     ``max_rejected``: so many rejections in a row, with nothing kept, and the round fails instead of going on for ever.
     """
 
@@ -243,6 +264,7 @@ class RoundPlan:
     min_group: int = 1
     leg_tokens: int | None = None
     prioritise: bool = False
+    interrupt: Interrupt = Interrupt.ABORT
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,6 +302,8 @@ class Span:
 class RoundResult:
     """What became of every group of a round, and what it cost. Token counts are response tokens.
 
+    ``carried`` are groups that stayed in the engines, as far as they were known; what they generate is counted in the
+    round that gets it. ``stale_kv_tokens`` is KV of older weights that the engines went on with at its start.
     ``resumed`` counts responses, ``submitted``, ``parked`` and ``expired`` groups. ``drain_errors`` tells of groups
     whose task failed or did not end while draining; they were recycled with what they had. ``load_after`` is what the
     engines then reported as their requests: None where nothing had to be drained or one of them did not say.
@@ -289,6 +313,7 @@ class RoundResult:
     trained: list[Group] = field(default_factory=list)
     recycled: list[Group] = field(default_factory=list)
     surplus: list[Group] = field(default_factory=list)
+    carried: list[Group] = field(default_factory=list)
     dropped: list[Dropped] = field(default_factory=list)
     submitted: int = 0
     resumed: int = 0
@@ -296,6 +321,7 @@ class RoundResult:
     parked: int = 0
     wasted_tokens: int = 0
     generated_tokens: int = 0
+    stale_kv_tokens: int = 0
     drain_seconds: float = 0.0
     drain_errors: list[str] = field(default_factory=list)
     load_after: int | None = None
@@ -309,7 +335,7 @@ class RoundResult:
     @property
     def recycled_tokens(self) -> int:
         """Response tokens that went to the buffer."""
-        return sum(group.tokens for group in (*self.recycled, *self.surplus))
+        return sum(group.tokens for group in (*self.recycled, *self.surplus, *self.carried))
 
     @property
     def off_policy_tokens(self) -> int:

@@ -1,4 +1,4 @@
-"""The end of a round: abort everything, wait for it, cancel what is late; all within one deadline."""
+"""The end of a round, within one deadline: abort everything, wait for it, cancel what is late; or pause the engines."""
 
 from __future__ import annotations
 
@@ -43,6 +43,22 @@ async def drain(engine: Engine, running: dict[Task, Group], seconds: float) -> t
     load.cancel()
     ends = [_end(engine, task, group, seconds) for task, group in running.items()]
     return ends, load.result() if load.done() and not load.cancelled() else None
+
+
+async def suspend(engine: Engine, running: dict[Task, Group], seconds: float) -> tuple[list[End], list[Group]]:
+    """Pause the engines and keep every task that has not ended for a later round.
+
+    Returns how the others ended, and what is known of the groups that are kept.
+    """
+    pause = asyncio.ensure_future(engine.pause(time.monotonic() + seconds))
+    try:
+        await asyncio.wait({pause}, timeout=seconds)
+        if pause.done():
+            pause.result()
+    finally:
+        pause.cancel()
+    ends = [_end(engine, task, group, seconds) for task, group in running.items() if task.done()]
+    return ends, [engine.carry(task, group) for task, group in running.items() if not task.done()]
 
 
 async def _abort_until_ended(engine: Engine, tasks: Iterable[Task], deadline: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -13,11 +14,33 @@ class Engine(Protocol):
     """The engines behind the router, and the host's code that drives one group through them."""
 
     def submit(self, group: Group) -> Awaitable[Group]:
-        """Generate and reward; returns the group as it then stands, partial where it was aborted."""
+        """Generate and reward; returns the group as it then stands, partial where it was aborted.
+
+        A carried group is not generated again: its task goes on.
+        """
         ...
 
     async def abort_all(self, deadline: float) -> None:
         """Abort on every engine until all are idle or ``deadline`` (``time.monotonic``); a dead engine is no error."""
+        ...
+
+    def since(self, group: Group) -> int | None:
+        """The policy version under which a group went into the engines, where it still is; None where it is not."""
+        ...
+
+    async def pause(self, deadline: float) -> None:
+        """Every engine keeps its requests and generates no more until it goes on; a dead engine is no error."""
+        ...
+
+    def carry(self, task: asyncio.Future[Group], group: Group) -> Group:
+        """Keep a submitted group's task for a later round, whose ``submit`` of this group gives its result.
+
+        Returns the group as far as it is known now, detached from the task.
+        """
+        ...
+
+    async def land(self, group: Group) -> Group:
+        """End a carried group: abort its requests and return it with what it has."""
         ...
 
     async def load(self) -> int | None:

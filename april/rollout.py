@@ -7,6 +7,7 @@ generate functions, reward models) is the host's code.
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -43,25 +44,38 @@ def generate_rollout(args: Any, rollout_id: int, data_source: Any, evaluation: b
     own code raises goes through. What the round held is back in the data source then.
     """
     host = bindings()
+    config = from_args(args)
     if evaluation:
         host.fresh_state(args)
+        if config.interrupt.stays:
+            # What was left in the engines goes on beside the evaluation.
+            host.run(_workers(args).resume())
         return host.generate_rollout(args, rollout_id, data_source, evaluation=True)
-    return host.run(_round(host, args, from_args(args), rollout_id, data_source))
+    return host.run(_round(host, args, config, rollout_id, data_source))
+
+
+def _workers(args: Any) -> Workers:
+    return Workers(f"http://{args.sglang_router_ip}:{args.sglang_router_port}")
 
 
 async def _round(host: RolloutBindings, args: Any, config: AprilConfig, rollout_id: int, data_source: Any) -> Any:
     started = time.time()
     await host.configure_engines(args)
-    workers = Workers(f"http://{args.sglang_router_ip}:{args.sglang_router_port}")
+    workers = _workers(args)
+    if config.interrupt.stays:
+        await workers.resume()
     clock = _kept(data_source, "clock", VersionClock)
     plan = await _plan(config, rollout_id, data_source, workers, clock)
     staleness = StalenessPolicy(config.staleness_cap, config.at_cap)
     gatherer = host.MetricGatherer()
     with Timeline() as line:
-        engine = HostEngine(host, args, plan, workers, clock, line)
+        engine = _kept(data_source, "engine", functools.partial(HostEngine, host))
+        engine.begin(args, plan, workers, clock, line)
         try:
             judge = _judge(host, args, config, gatherer)
             result = await run_round(plan, staleness, HostSource(data_source), engine, judge)
+            if config.interrupt.stays:
+                result.stale_kv_tokens = await _stale(data_source, workers)
             data = _training_data(result, staleness, config.correction)
             flat = list(samples.leaves(data))
             await host.recompute_log_probs(args, flat, engine.state.sampling_params)
@@ -113,7 +127,16 @@ async def _plan(
         min_group=config.least_group,
         leg_tokens=leg_tokens(budget, config.max_response_len),
         prioritise=config.prioritise,
+        interrupt=config.interrupt,
     )
+
+
+async def _stale(data_source: Any, workers: Workers) -> int:
+    """KV tokens of older weights that the engines have gone on with since this was last asked."""
+    total = sum(int(report["total_stale_kv_tokens"]) for report in await workers.paused())
+    before = _kept(data_source, "stale_kv_tokens", int)
+    data_source.stale_kv_tokens = total
+    return max(0, total - before)
 
 
 def _learn(config: AprilConfig, result: RoundResult, flat: Sequence[Any], data_source: Any) -> None:

@@ -6,6 +6,7 @@ What a round guarantees, whatever the engine does:
   samples exactly ``target_samples`` such members;
 * a rejected group is replaced at once, and counts as in flight no longer;
 * draining ends within one deadline; what did not end by then is recycled with what it had;
+* where requests stay in the engines, a group is put back as far as it is known, and taken again it goes on as it is;
 * with a leg budget no response generates more than it in this round, unless the round has to wait for it;
 * where too few groups can ever finish, it fails with a reason and gives back what it holds.
 """
@@ -19,7 +20,7 @@ from collections.abc import Iterable
 from typing import NoReturn
 
 from april.core import Dropped, Group, RoundPlan, RoundResult, priority
-from april.drain import drain
+from april.drain import End, drain, suspend
 from april.errors import AprilError
 from april.legs import spans
 from april.ports import Engine, Judge, Source, keep_all
@@ -56,6 +57,8 @@ class Round:
         self._candidates: list[Group] = []
         self._must: set[int] = set()
         self._parked: list[Group] = []
+        # Groups that came with requests in the engines: what they had generated there is counted when they end.
+        self._landing: set[int] = set()
         # Groups dropped since one was kept: for want of a reward, and by the judge.
         self._unrewarded = 0
         self._rejected = 0
@@ -70,7 +73,7 @@ class Round:
             await self._drain()
             self._give_up()
             raise
-        await self._drain()
+        await (self._suspend() if self.plan.interrupt.stays else self._drain())
         self._harvest()
         self._recycle()
         return self.result
@@ -133,7 +136,9 @@ class Round:
             )
 
     def _admit(self, groups: list[Group]) -> None:
-        groups = [self._aged(group) for group in groups]
+        for group in groups:
+            group.since = self.engine.since(group)
+        groups = [group if group.since is not None else self._aged(group) for group in groups]
         for group in sorted(groups, key=lambda group: priority(group, self.plan.max_response_len)):
             must = self.staleness.action(group, self.plan.policy_version) is Action.MUST_FINISH
             if must and self._must_units() + self._units([*self.result.trained, group]) <= self._goal():
@@ -146,11 +151,14 @@ class Round:
 
     def _aged(self, group: Group) -> Group:
         """The group, or its prompt alone where it became too old."""
-        if self.staleness.action(group, self.plan.policy_version) is not Action.RESTART:
+        if not self._too_old(group):
             return group
         self.result.expired += 1
         self.result.wasted_tokens += group.tokens
         return self.engine.restart(group)
+
+    def _too_old(self, group: Group) -> bool:
+        return self.staleness.action(group, self.plan.policy_version) is Action.RESTART
 
     def _must_units(self) -> int:
         """Places that must-finish groups, running or about to be judged, will take."""
@@ -166,6 +174,10 @@ class Round:
     async def _submit(self, group: Group) -> Group:
         if group.stalls:
             await asyncio.sleep(STALL_PAUSE_S * group.stalls)
+        if group.since is not None:
+            self._landing.add(group.index)
+            if self._too_old(group):
+                return await self.engine.land(group)
         return await self.engine.submit(group)
 
     # Completion
@@ -187,7 +199,12 @@ class Round:
         before = self._running.pop(task)
         group = task.result()
         self._count(before, group)
-        if group.finished:
+        if before.since is not None and self._too_old(group):
+            # Only now its tokens are known.
+            self._must.discard(group.index)
+            self.result.generated_tokens += group.generated_in(self.plan.rollout_id)
+            self._dispatch(self._aged(group))
+        elif group.finished:
             self._candidates.append(group)
         elif group.has_ended:
             self._must.discard(group.index)
@@ -234,6 +251,10 @@ class Round:
             if new.discarded:
                 self.result.wasted_tokens += new.discarded
                 self.result.generated_tokens += old.generated_in(self.plan.rollout_id)
+        if before.index in self._landing:
+            self._landing.discard(before.index)
+            late = group.tokens - before.tokens - group.generated_in(self.plan.rollout_id)
+            self.result.generated_tokens += max(0, late)
 
     # Selection
 
@@ -306,13 +327,24 @@ class Round:
         started = time.monotonic()
         running, self._running = self._running, {}
         ends, self.result.load_after = await drain(self.engine, running, self.plan.drain_deadline)
+        self._ended(ends)
+        self.result.drain_seconds = time.monotonic() - started
+
+    async def _suspend(self) -> None:
+        """Leave in the engines what still runs; what has ended meanwhile is as after a drain."""
+        started = time.monotonic()
+        running, self._running = self._running, {}
+        ends, self.result.carried = await suspend(self.engine, running, self.plan.drain_deadline)
+        self._ended(ends)
+        self.result.drain_seconds = time.monotonic() - started
+
+    def _ended(self, ends: Iterable[End]) -> None:
         for end in ends:
             if end.error is not None:
                 logger.warning("drain of round %s: %s; recycled with what it had", self.plan.rollout_id, end.error)
                 self.result.drain_errors.append(end.error)
             self._count(end.before, end.group)
             (self._candidates if end.group.finished else self.result.recycled).append(end.group)
-        self.result.drain_seconds = time.monotonic() - started
 
     def _recycle(self) -> None:
         """Give back what is not trained; without ``keep_partials`` as new prompts, since versions must not mix."""
@@ -321,14 +353,14 @@ class Round:
         self._parked = []
         dropped = [drop.group for drop in result.dropped]
         self._candidates = []
-        for group in (*result.trained, *surplus, *partials, *dropped):
+        for group in (*result.trained, *surplus, *partials, *dropped, *result.carried):
             result.generated_tokens += group.generated_in(rollout_id)
             result.resumed += group.resumed_in(rollout_id)
         result.spans = [span for group in (*result.trained, *dropped) for span in spans(group, rollout_id)]
-        result.spans += [span for group in partials for span in spans(group, rollout_id)]
+        result.spans += [span for group in (*partials, *result.carried) for span in spans(group, rollout_id)]
         result.spans += [span for group in surplus for span in spans(group, rollout_id, "surplus")]
         if not self.plan.keep_partials:
             result.wasted_tokens += sum(group.tokens for group in (*surplus, *partials))
             surplus, partials = [], [self.engine.restart(group) for group in (*surplus, *partials)]
         result.surplus, result.recycled = surplus, partials
-        self.source.put([*surplus, *partials])
+        self.source.put([*surplus, *partials, *result.carried])

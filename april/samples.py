@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,7 @@ from april.errors import AprilError
 KEY = "april"
 REQUEST = "request"
 SIBLINGS = "siblings"
+VERSIONS = "versions"
 STATES = {
     "pending": TrajectoryState.PENDING,
     "aborted": TrajectoryState.PARTIAL,
@@ -48,16 +50,19 @@ NO_TEXT = "\0"
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What the request for a sample asks for: at most so many tokens now, and a priority (None: not said)."""
+    """What the request for a sample asks for: at most so many tokens now, a priority, and its name in the engine.
+
+    None: not said.
+    """
 
     tokens: int | None = None
     priority: int | None = None
+    rid: str | None = None
 
 
 def ask(sample: Any, request: Request) -> None:
     """Put ``request`` on a sample, for the request that the host will send; an empty one takes it off again."""
-    fields = {"tokens": request.tokens, "priority": request.priority}
-    asked = {name: value for name, value in fields.items() if value is not None}
+    asked = {name: value for name, value in dataclasses.asdict(request).items() if value is not None}
     if asked or REQUEST in (sample.metadata or {}).get(KEY, {}):
         note(sample, **{REQUEST: asked or None})
 
@@ -65,6 +70,17 @@ def ask(sample: Any, request: Request) -> None:
 def request_of(sample: Any) -> Request:
     """What ``ask`` put there."""
     return Request(**(sample.metadata or {}).get(KEY, {}).get(REQUEST, {}))
+
+
+def note_versions(sample: Any, versions: Iterable[Any]) -> None:
+    """Put on a sample which weights wrote each token of the answer that it just got."""
+    pieces = [[version, len(list(run))] for version, run in itertools.groupby(versions)]
+    note(sample, **{VERSIONS: pieces})
+
+
+def versions_known(sample: Any) -> bool:
+    """Whether ``note_versions`` told of the answer that a leg is to be recorded for."""
+    return VERSIONS in (sample.metadata or {}).get(KEY, {})
 
 
 def leaves(member: Any) -> Iterator[Any]:
@@ -183,14 +199,13 @@ def mark(sample: Any) -> Mark:
     return Mark(sample.response_length, tokens, len(sample.weight_versions), legs_of(sample), no_text)
 
 
-def record_leg(
-    sample: Any, before: Mark, policy_version: Callable[[list[Any]], int], rollout_id: int, custom: bool
-) -> int:
-    """Add the leg that brought ``sample`` from ``before`` to what it is now; returns tokens thrown away.
+def record_leg(sample: Any, before: Mark, wrote: Callable[[list[Any]], tuple[int, int]], custom: bool) -> int:
+    """Add the legs that brought ``sample`` from ``before`` to what it is now; returns tokens thrown away.
 
-    ``policy_version`` maps the engine's versions reported in this leg to ours. A ``custom`` generate function may start
-    over: then its response is one new leg. Raises AprilError where the host's own lost tokens, or where tokens, log
-    probabilities, loss mask and versions disagree in length.
+    There is one, but for a request that outlived a weight update (``note_versions``). ``wrote`` tells our policy
+    version and the round of a leg from the engine's versions that were reported in it. A ``custom`` generate function
+    may start over: then its response is one new leg. Raises AprilError where the host's own lost tokens, or where
+    tokens, log probabilities, loss mask and versions disagree in length.
     """
     if before.no_text:
         sample.response = sample.response.removeprefix(NO_TEXT)
@@ -198,12 +213,22 @@ def record_leg(
     if not kept and not custom:
         raise AprilError(f"sample {sample.index}: a resumed response lost or changed tokens that it had before")
     legs, start = (list(before.legs), before.length) if kept else ([], 0)
-    if sample.response_length > start:
-        version = policy_version(sample.weight_versions[before.versions :])
-        legs.append(Leg(version, start, sample.response_length - start, rollout_id))
-    note(sample, legs=[leg.to_dict() for leg in legs], **{REQUEST: None})
+    for reported, length in _pieces(sample, before, sample.response_length - start):
+        version, rollout_id = wrote(reported)
+        legs.append(Leg(version, start, length, rollout_id))
+        start += length
+    note(sample, legs=[leg.to_dict() for leg in legs], **{REQUEST: None, VERSIONS: None})
     check(sample, custom)
     return 0 if kept else before.length
+
+
+def _pieces(sample: Any, before: Mark, length: int) -> list[tuple[list[Any], int]]:
+    """The new tokens in pieces of one weight version each; in one piece where that is not known."""
+    pieces = (sample.metadata or {}).get(KEY, {}).get(VERSIONS)
+    if pieces and sum(count for _, count in pieces) == length:
+        return [([version], count) for version, count in pieces]
+    reported = [version for version, _ in pieces] if pieces else sample.weight_versions[before.versions :]
+    return [(list(reported), length)] if length > 0 else []
 
 
 def check(sample: Any, custom: bool = False) -> None:

@@ -10,10 +10,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import httpx
 
+from april.core import Interrupt
 from april.staleness import parse_version
 
 logger = logging.getLogger(__name__)
@@ -23,6 +25,9 @@ FIRST_LOOK_S = 0.02
 LOOK_EVERY_S = 0.5
 REQUEST_TIMEOUT_S = 5.0
 DEAD_AFTER = 2
+PAUSES = {Interrupt.RETRACT: "retract", Interrupt.INPLACE: "in_place"}
+"""SGLang's names of the modes in which requests stay."""
+REPORT = "april_pause"
 TOTAL_KEYS = ("num_reqs", "num_total_reqs", "total_reqs")
 PART_KEYS = (("num_running_reqs", "total_running_reqs"), ("num_waiting_reqs", "total_waiting_reqs"))
 
@@ -34,9 +39,9 @@ class Workers:
         self.router = router
         self._transport = transport
 
-    def _client(self) -> httpx.AsyncClient:
+    def _client(self, timeout: float = REQUEST_TIMEOUT_S) -> httpx.AsyncClient:
         # Engines are inside the cluster: a proxy from the environment would be wrong.
-        return httpx.AsyncClient(transport=self._transport, timeout=REQUEST_TIMEOUT_S, trust_env=False)
+        return httpx.AsyncClient(transport=self._transport, timeout=timeout, trust_env=False)
 
     async def urls(self, client: httpx.AsyncClient) -> list[str]:
         """Base addresses of the workers; two router generations list them differently. Raises httpx.HTTPError."""
@@ -93,6 +98,43 @@ class Workers:
     async def _load(self, client: httpx.AsyncClient, url: str) -> int | None:
         response = await client.get(f"{url}/v1/loads?include=core")
         return requests_in(response.json()) if response.is_success else None
+
+    async def pause(self, mode: Interrupt, deadline: float) -> None:
+        """Every worker keeps its requests and stops. One that does not answer goes on, or is dead: a line says so."""
+        await self._tell("pause_generation", {"mode": PAUSES[mode]}, deadline)
+
+    async def resume(self) -> None:
+        """Every worker that was paused goes on."""
+        await self._tell("continue_generation", {}, time.monotonic() + REQUEST_TIMEOUT_S)
+
+    async def abort(self, names: Iterable[str]) -> None:
+        """Abort the requests of these names, wherever they are."""
+        for name in names:
+            await self._tell("abort_request", {"rid": name}, time.monotonic() + REQUEST_TIMEOUT_S)
+
+    async def _tell(self, endpoint: str, body: dict[str, Any], deadline: float) -> None:
+        async def tell(client: httpx.AsyncClient, url: str) -> None:
+            try:
+                response = await client.post(f"{url}/{endpoint}", json=body)
+                response.raise_for_status()
+            except httpx.HTTPError as error:
+                logger.warning("%s: worker %s: %r", endpoint, url, error)
+
+        async with self._client(max(0.1, deadline - time.monotonic())) as client:
+            try:
+                await asyncio.gather(*(tell(client, url) for url in await self.urls(client)))
+            except (httpx.HTTPError, ValueError, KeyError) as error:
+                logger.warning("%s: the router at %s does not list its workers: %r", endpoint, self.router, error)
+
+    async def paused(self) -> list[Mapping[str, Any]]:
+        """What each worker's scheduler reports of its pauses (``april.patches.pause.scheduler``)."""
+        async with self._client() as client:
+            try:
+                answers = [(await client.get(f"{url}/server_info")).json() for url in await self.urls(client)]
+                return [state[REPORT] for answer in answers for state in answer["internal_states"]]
+            except (httpx.HTTPError, ValueError, KeyError) as error:
+                logger.warning("the workers do not tell of their pauses: %r", error)
+                return []
 
     async def load(self) -> int | None:
         """Requests in all workers; None where one of them does not say."""

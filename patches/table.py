@@ -295,7 +295,8 @@ SGLANG_PATCHES: tuple[Patch, ...] = (
 
 def of_this_run() -> list[Patch]:
     """The patches that the run around this process needs: ``APRIL_HOST``, ``APRIL_DEVICE``, ``APRIL_ROLLOUT``,
-    ``APRIL_INTERRUPT`` and ``SPECROLLOUT``; a server by itself (no ``APRIL_HOST``) needs those of speculation, if it speculates."""
+    ``APRIL_INTERRUPT`` and ``SPECROLLOUT``; a server by itself (no ``APRIL_HOST``) needs those of speculation, if it
+    speculates."""
     host, device = os.environ.get("APRIL_HOST"), os.environ.get("APRIL_DEVICE", "")
     speculation = bool(os.environ.get("SPECROLLOUT"))
     if host is not None:

@@ -29,6 +29,9 @@ def round_fields(result: RoundResult, rewards: Sequence[Any], lengths: Sequence[
         "groups_recycled": len(result.recycled),
         "partials_recycled": sum(group.partials for group in result.recycled),
         "surplus_recycled": len(result.surplus),
+        "groups_carried": len(result.carried),
+        "responses_carried": _unended(result),
+        "stale_kv_tokens": result.stale_kv_tokens,
         "trained_tokens": result.trained_tokens,
         "generated_tokens": result.generated_tokens,
         "wasted_tokens": result.wasted_tokens,
@@ -53,6 +56,9 @@ def round_metrics(result: RoundResult) -> dict[str, float]:
         "april/partials_resumed": result.resumed,
         "april/partials_recycled": sum(group.partials for group in result.recycled),
         "april/surplus_recycled": len(result.surplus),
+        "april/groups_carried": len(result.carried),
+        "april/responses_carried": _unended(result),
+        "april/stale_kv_tokens": result.stale_kv_tokens,
         "april/groups_dropped": len(result.dropped),
         "april/groups_expired": result.expired,
         "april/groups_parked": result.parked,
@@ -64,3 +70,8 @@ def round_metrics(result: RoundResult) -> dict[str, float]:
         "april/drain_s": result.drain_seconds,
         "april/drain_errors": len(result.drain_errors),
     }
+
+
+def _unended(result: RoundResult) -> int:
+    """Responses that stayed in the engines."""
+    return sum(not member.has_ended for group in result.carried for member in group.members)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -21,6 +22,8 @@ class Response:
 
     need: int
     tokens: list[int] = field(default_factory=list)
+    # Version and round of each token that was generated since it was submitted.
+    stamps: list[tuple[int, int]] = field(default_factory=list)
 
 
 def prompt(index: int, needs: Sequence[int]) -> Group:
@@ -59,8 +62,19 @@ class FakeEngine:
         self.hiccups: dict[int, int] = {}
         self.errors: dict[int, Exception] = {}
         self.deaf: set[int] = set()
+        self.paused = False
+        self.flights: dict[int, asyncio.Future[Group]] = {}
+        self.entered: dict[int, int] = {}
+        self.landing: set[int] = set()
+        self.landed: list[int] = []
 
     async def submit(self, group: Group) -> Group:
+        if group.index in self.flights:
+            return await self.flights.pop(group.index)
+        self.entered[group.index] = self.version
+        self.landing.discard(group.index)
+        for member in group.members:
+            member.payload.stamps = []
         self.order.append(group.index)
         for member in group.members:
             if not member.has_ended:
@@ -77,17 +91,20 @@ class FakeEngine:
 
         while not stop_now and not self._stopped(group) and any(map(grows, running)):
             await asyncio.sleep(0)
+            if self.paused:
+                continue
             if group.index in self.errors:
                 raise self.errors[group.index]
             for member in running:
                 if grows(member):
                     member.payload.tokens.append(len(member.payload.tokens))
+                    member.payload.stamps.append((self.version, self.rollout_id))
         if not any(self._grows(member) for member in running):
             await asyncio.sleep(self.judge_s.get(group.index, 0))
         return self._after(group, judged=True)
 
     def _stopped(self, group: Group) -> bool:
-        return self.aborting and group.index not in self.deaf
+        return group.index in self.landing or (self.aborting and group.index not in self.deaf)
 
     def _grows(self, member: Trajectory) -> bool:
         return len(member.payload.tokens) < min(member.payload.need, self.max_len)
@@ -100,8 +117,11 @@ class FakeEngine:
             return Trajectory(old.payload, old.state, old.legs, old.length, old.rewarded or self.rewarded(index))
         length = len(old.payload.tokens)
         new = Trajectory(old.payload, old.state, old.legs, length)
-        if length > old.length:
-            new.legs = (*old.legs, Leg(self.version, old.length, length - old.length, self.rollout_id))
+        start = old.length
+        for (version, rollout_id), stamps in itertools.groupby(old.payload.stamps):
+            new.legs = (*new.legs, Leg(version, start, count := len(list(stamps)), rollout_id))
+            start += count
+        assert start == length
         ended = not self._grows(new)
         new.move((S.FINISHED if length >= old.payload.need else S.TRUNCATED) if ended else S.PARTIAL)
         new.rewarded = ended and judged and self.rewarded(index)
@@ -121,6 +141,27 @@ class FakeEngine:
     async def abort_all(self, deadline: float) -> None:
         self.aborting = True
         self.aborts += 1
+
+    def since(self, group: Group) -> int | None:
+        return self.entered[group.index] if group.index in self.flights else None
+
+    async def pause(self, deadline: float) -> None:
+        self.paused = True
+
+    def carry(self, task: asyncio.Future[Group], group: Group) -> Group:
+        self.flights[group.index] = task
+        known = copy.deepcopy(group)
+        for member in known.members:
+            if member.state is S.RUNNING:
+                del member.payload.tokens[member.length :]
+                member.state = S.PARTIAL if member.length else S.PENDING
+        known.since = self.entered[group.index]
+        return known
+
+    async def land(self, group: Group) -> Group:
+        self.landing.add(group.index)
+        self.landed.append(group.index)
+        return await self.flights.pop(group.index)
 
     async def load(self) -> int | None:
         return 0
@@ -179,6 +220,6 @@ async def play(
     **options: object,
 ) -> RoundResult:
     """One round."""
-    engine.aborting = False
+    engine.aborting = engine.paused = False
     plan = plan_for(engine, target, over, **options)
     return await run_round(plan, staleness or StalenessPolicy(), source, engine, judge)

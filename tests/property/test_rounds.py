@@ -9,7 +9,7 @@ from fake_engine import FakeEngine, FakeSource, Response, play, prompt
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from april.core import Group, Leg, RoundResult, legs_fault, versions_of
+from april.core import Group, Interrupt, Leg, RoundResult, legs_fault, versions_of
 from april.ports import Verdict
 from april.staleness import AtCap, StalenessPolicy, VersionClock, capped_mask
 
@@ -33,6 +33,7 @@ def scenarios(draw: st.DrawFn) -> dict[str, object]:
         "at_cap": draw(st.sampled_from(list(AtCap))),
         "leg_tokens": draw(st.sampled_from([None, None, 1, 7, 25])),
         "crash_after": draw(st.sampled_from([None, 1, 2])),
+        "interrupt": draw(st.sampled_from(list(Interrupt))),
     }
 
 
@@ -78,7 +79,7 @@ def check_round(result: RoundResult, held_before: int, source: FakeSource, polic
                 ages if policy.at_cap is not AtCap.MASK else [age for age, one in zip(ages, mask, strict=True) if one]
             )
             assert all(0 <= age <= policy.cap for age in weighted), "no trained token is older than the cap"
-    for group in (*result.recycled, *result.surplus):
+    for group in (*result.recycled, *result.surplus, *result.carried):
         check_lengths(group)
     held = sum(group.tokens for group in source.buffer.values())
     spent = result.trained_tokens + held + result.wasted_tokens
@@ -113,15 +114,27 @@ async def rounds(scenario: dict[str, object]) -> None:
             staleness=policy,
             keep_partials=scenario["keep_partials"],
             leg_tokens=scenario["leg_tokens"],
+            interrupt=scenario["interrupt"] if scenario["keep_partials"] else Interrupt.ABORT,
         )
         ledger.enter(result)
         ledger.check(source)
         check_round(result, held_before, source, policy)
+        assert set(engine.flights) <= set(source.buffer), "what is in the engines is held as well"
         if number == scenario["crash_after"] and saved is not None:
             # Back to the last checkpoint: weights, counters and buffer of that round.
             source.buffer, source.next, ledger = copy.deepcopy(saved)
             ledger.check(source)
+            await lose(engine)
         saved = copy.deepcopy((source.buffer, source.next, ledger))
+
+
+async def lose(engine: FakeEngine) -> None:
+    """The engines go down with the run, and their requests with them."""
+    tasks = list(engine.flights.values())
+    engine.flights.clear()
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @settings(max_examples=150, deadline=None)

@@ -34,6 +34,7 @@ def test_flags_and_their_defaults() -> None:
         "april_min_group_size": 0,
         "april_leg_budget": 1.0,
         "april_over_sampling": "fixed",
+        "april_interrupt": "abort",
         "april_correction": "none",
         "april_correction_clip": [0.0, 2.0],
         "april_correction_decay": 1.0,
