@@ -87,7 +87,8 @@ def fallback_reason(info: Any, backend: str = "pytorch") -> str | None:
         return "logit_processor"
     if penalized or (orchestrator is not None and orchestrator.is_required):
         return "penalty"
-    if info.logit_bias is not None:
+    # Once a batch had one, SGLang keeps a tensor of zeros for the requests that are left.
+    if info.logit_bias is not None and info.logit_bias.any():
         return "logit_bias"
     if info.sampling_seed is not None:
         return "seed"

@@ -100,7 +100,8 @@ def check(request: dict[str, Any], answer: dict[str, Any]) -> str:
         f"{len(ids)} tokens of {sampling['max_new_tokens']}": len(ids) > sampling["max_new_tokens"],
         f"ended by length after {len(ids)}": reason == "length" and len(ids) != sampling["max_new_tokens"],
         "tokens after a stop token": bool(stops & set(ids[:-1])),
-        "a stop token at the end, and no stop": bool(ids) and ids[-1] in stops and reason != "stop",
+        # At the last token that was asked for SGLang says length.
+        "a stop token at the end, and no stop": bool(stops & set(ids[-1:])) and reason not in ("stop", "length"),
         "log probabilities of other tokens": request["return_logprob"]
         and [token for _, token, _ in meta["output_token_logprobs"]] != ids,
     }

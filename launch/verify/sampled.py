@@ -73,7 +73,7 @@ def law(engine: Server, setting: Setting, vocabulary: int) -> dict[tuple[int, ..
     """Probabilities of all responses that can come."""
     known: dict[tuple[int, ...], float] = {(): 1.0}
     for _ in range(TOKENS):
-        longer = {}
+        longer: dict[tuple[int, ...], float] = {}
         contexts = list(known)
         for context, rows in zip(contexts, _next(engine, contexts, vocabulary), strict=True):
             weights = reference.filtered(rows, setting.temperature, setting.top_k, setting.top_p, setting.min_p)
