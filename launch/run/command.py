@@ -14,10 +14,9 @@ from pathlib import Path
 
 from april.errors import UsageError
 from april.hosts import NAMES, Host
-from april.hosts import resolve as hosts
 from april.launch import folders
 from april.launch.arguments import UsageParser
-from april.launch.doctor.reading import hosts as here
+from april.launch.doctor.reading import hosts
 from april.launch.jobs.job import CONTAINERS, KINDS, Job
 from april.launch.jobs.render import render
 from april.launch.presets.catalog import Catalog
@@ -111,15 +110,18 @@ def _environ(given: argparse.Namespace) -> dict[str, str]:
 
 
 def _host(given: argparse.Namespace) -> Host | None:
-    """The host that would run, without a clone of one: None where there is none on a machine that only writes a job."""
+    """The host that is here; None where there is none: a job's nodes have it, and april train fetches one."""
     if given.host not in ("auto", *NAMES):
         raise UsageError(f"unknown host {given.host!r}: use auto, {' or '.join(NAMES)}")
-    if not (given.dry_run or given.job):
-        return hosts.resolve(given.host, given.slime_dir, os.environ)
-    found = here.read(given.host, _environ(given))
-    if found.fault and given.slime_dir and not given.job:
+    found = hosts.read(_host_name(given) if given.job else given.host, _environ(given))
+    if found.fault and not (given.dry_run or given.job):
         raise UsageError(found.fault)
     return found.found
+
+
+def _host_name(given: argparse.Namespace) -> str:
+    """The host of a job."""
+    return str(given.host) if given.host in NAMES else "slime"
 
 
 def _request(given: argparse.Namespace, theirs: list[str], made: Mapping[str, str], host: str) -> Request:
@@ -192,10 +194,9 @@ def _agreed(launch: Launch, strict: bool = True) -> Launch:
 def _job(given: argparse.Namespace, launch: Launch) -> Job:
     """The cluster job; which devices a process sees is the job's own business."""
     hidden = set(checks.VISIBLE.values())
-    host = given.host if given.host in NAMES else "slime"
     return Job(
         name="".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in _title(given, launch)),
-        command=("april", "train", "--host", host, *launch.train_flags()),
+        command=("april", "train", "--host", _host_name(given), *launch.train_flags()),
         environment={name: value for name, value in launch.environment.items() if name not in hidden},
         nodes=launch.nodes,
         gpus_per_node=launch.gpus_per_node,
