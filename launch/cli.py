@@ -20,6 +20,7 @@ COMMANDS = {
     "buffer": ("april.launch.buffer.main", "look at a buffer of partials: show, verify, export to parquet"),
     "calibrate": ("april.launch.calibrate.main", "when speculation pays: fit, check, predict, explain"),
     "verify-sd": ("april.launch.verify.main", "show that speculation changes nothing but the speed"),
+    "drafter": ("april.launch.drafter.main", "what each layer of a model drafts with, its bytes and error: show"),
     "memory": ("april.launch.memory.main", "pause and resume of memory by tag: selftest"),
 }
 

@@ -1,0 +1,1 @@
+"""``april drafter``: what the self-drafter makes of a model."""
