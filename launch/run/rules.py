@@ -19,8 +19,6 @@ from specrollout import settings
 
 EXPANDABLE = "expandable_segments:true"
 ALLOCATORS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
-HOST_FLAGS = ("partial-rollout", "group-rm", "dynamic-sampling-filter-path")
-"""Of the host, which our own settings look at."""
 
 
 def check(launch: Launch) -> None:
@@ -41,19 +39,20 @@ def _our_settings(launch: Launch) -> None:
     if launch.mode.spec:
         ours["specrollout"] = "on"
     args = our_parser().parse_args(flag_words.words(ours))
-    host: dict[str, Any] = {name.replace("-", "_"): launch.flags.get(name) for name in HOST_FLAGS}
-    host["partial_rollout"] = launch.mode.april or bool(host["partial_rollout"])
-    post = launch.flags.get("custom-reward-post-process-path")
+    theirs = {name.replace("-", "_"): value for name, value in launch.flags.items() if name not in ours}
     read = Namespace(
-        **vars(args),
-        **host,
-        rollout_batch_size=whole(launch.flags, "rollout-batch-size"),
-        over_sampling_batch_size=whole(launch.flags, "over-sampling-batch-size") or None,
-        n_samples_per_prompt=whole(launch.flags, "n-samples-per-prompt"),
-        rollout_max_response_len=whole(launch.flags, "rollout-max-response-len"),
-        # april train sets it itself where it is needed
-        custom_reward_post_process_path=post or config.REWARDS,
-        april_async=launch.asynchronous,
+        **{
+            **vars(args),
+            **theirs,
+            "partial_rollout": launch.mode.april or bool(theirs.get("partial_rollout")),
+            "rollout_batch_size": whole(launch.flags, "rollout-batch-size"),
+            "over_sampling_batch_size": whole(launch.flags, "over-sampling-batch-size") or None,
+            "n_samples_per_prompt": whole(launch.flags, "n-samples-per-prompt"),
+            "rollout_max_response_len": whole(launch.flags, "rollout-max-response-len"),
+            # april train sets it itself where it is needed
+            "custom_reward_post_process_path": theirs.get("custom_reward_post_process_path") or config.REWARDS,
+            "april_async": launch.asynchronous,
+        }
     )
     config.from_args(read)
     settings.from_args(read)
@@ -69,11 +68,11 @@ def our_parser() -> UsageParser:
 
 
 def _speculation(launch: Launch) -> str | None:
-    theirs = launch.flags.get("sglang-speculative-algorithm")
-    if launch.mode.spec and theirs not in (None, settings.ALGORITHM):
+    theirs = next((name for name in launch.flags if name.startswith("sglang-speculative-")), None)
+    if launch.mode.spec and theirs:
         return (
-            f"--mode {launch.mode.name} speculates with {settings.ALGORITHM}, --sglang-speculative-algorithm with "
-            f"{theirs}: use one of them"
+            f"--mode {launch.mode.name} speculates with {settings.ALGORITHM}, --{theirs} is for an algorithm of SGLang's "
+            "own: drop one of them"
         )
     given = next((name for name in launch.flags if name.startswith("specrollout-")), None)
     if given and not launch.mode.spec:

@@ -36,7 +36,7 @@ def launch(words: str) -> Launch:
 
 FAULTS = [
     ("over-sampling-batch-size=16", "--over-sampling-batch-size is 16: it must be at least --rollout-batch-size (32)"),
-    ("@mode=spec sglang-speculative-algorithm=EAGLE", "with EAGLE: use one of them"),
+    ("@mode=spec sglang-speculative-algorithm=EAGLE", "--sglang-speculative-algorithm is for an"),
     ("@mode=april specrollout-eps=0.1", "--specrollout-eps has no effect with --mode april"),
     ("@mode=spec specrollout-gamma=99", "--specrollout-gamma is 99: it must be from 1 to --specrollout-longest"),
     ("@mode=spec specrollout-drafter=w5", "argument --specrollout-drafter: invalid choice: 'w5'"),
@@ -44,6 +44,9 @@ FAULTS = [
     ("@mode=sync april-leg-budget=0.5", "--april-leg-budget has no effect with --mode sync"),
     ("@mode=sync pause-generation-mode=retract", "--pause-generation-mode retract keeps requests"),
     ("@mode=spec pause-generation-mode=in_place", "--pause-generation-mode in_place keeps requests"),
+    ("@mode=sync april-interrupt=retract", "--april-interrupt has no effect with --mode sync"),
+    ("april-interrupt=inplace", "--april-interrupt inplace: not with --colocate"),
+    ("april-interrupt=retract april-stop=samples", "--april-interrupt retract: not with --april-stop samples"),
     ("april-leg-budget=2", "--april-leg-budget is 2"),
     ("@algorithm=dapo april-stop=samples", "--dynamic-sampling-filter-path needs whole groups"),
     ("april-correction-decay=0.9", "--april-correction-decay needs --april-correction tis"),
@@ -90,11 +93,12 @@ def test_a_contradiction_is_named(words: str, says: str) -> None:
     "words",
     [
         "over-sampling-batch-size=32",
-        "@mode=april+spec specrollout-gamma=3 sglang-speculative-algorithm=QUANT_SELF",
+        "@mode=april+spec specrollout-gamma=3",
         "pause-generation-mode=in_place",
         "april-stop=samples april-leg-budget=auto april-correction=tis april-correction-decay=0.9",
         "@async=on april-staleness-cap=1",
         "@mode=sync partial-rollout=true",
+        "april-interrupt=retract",
         "env.PYTORCH_ALLOC_CONF=expandable_segments:True no-offload-train=true no-offload-rollout=true",
         "num-steps-per-rollout=2 global-batch-size=128",
         "rollout-num-gpus-per-engine=16 @nodes=2",
