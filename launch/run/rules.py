@@ -71,8 +71,8 @@ def _speculation(launch: Launch) -> str | None:
     theirs = next((name for name in launch.flags if name.startswith("sglang-speculative-")), None)
     if launch.mode.spec and theirs:
         return (
-            f"--mode {launch.mode.name} speculates with {settings.ALGORITHM}, --{theirs} is for an algorithm of SGLang's "
-            "own: drop one of them"
+            f"--mode {launch.mode.name} speculates with {settings.ALGORITHM}, --{theirs} is for an algorithm of "
+            "SGLang's own: drop one of them"
         )
     given = next((name for name in launch.flags if name.startswith("specrollout-")), None)
     if given and not launch.mode.spec:
