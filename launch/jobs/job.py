@@ -162,10 +162,16 @@ class Volume:
 
 def volume(mount: str) -> Volume:
     """Read one of a job's ``mounts``. Raises UsageError."""
-    claim, *sides = mount.removeprefix("pvc:").split(":") if mount.startswith("pvc:") else (None, *mount.split(":"))
-    right = len(sides) in ((1,) if claim is not None else (1, 2))
-    right = right and all(side.startswith("/") and "," not in side for side in sides)
-    right = right and (claim is None or (claim.islower() and WORD.fullmatch(claim) is not None))
+    claim: str | None = None
+    places = mount
+    if mount.startswith("pvc:"):
+        claim, _, places = mount.removeprefix("pvc:").partition(":")
+    sides = places.split(":")
+    right = all(side.startswith("/") and "," not in side for side in sides)
+    if claim is None:
+        right = right and len(sides) <= 2
+    else:
+        right = right and len(sides) == 1 and claim.islower() and WORD.fullmatch(claim) is not None
     _check(right, "mounts", mount, "/SOURCE, /SOURCE:/TARGET or pvc:CLAIM:/TARGET, without commas")
     return Volume("" if claim is not None else sides[0], sides[-1], claim)
 
