@@ -4,6 +4,8 @@ Rules: on at a speedup of `threshold` = 1 + eps, off below `threshold - band`, a
 would have saved exceeds the cost of switching. Without a model that is known to fit, the answer is plain decoding; a
 model that learns online may ask for short probes. Pure logic: it runs no step and reads no clock.
 
+While it speculates no plain step is timed, and what is known of them grows old: then a few plain steps are a check.
+
 Invariants: while the speedup stays inside the band nothing switches; speculation outside a probe needs a known model;
 probes that do not settle the matter become rarer, each wait twice as long as the last.
 """
@@ -67,6 +69,10 @@ class Predictor(Protocol):
         """Whether the prediction may be acted upon."""
         ...
 
+    def refresh(self) -> None:
+        """Take the last steps into account at once."""
+        ...
+
 
 class FilePredictor:
     """The model of a calibration file that matches its engine: taken at its word."""
@@ -87,12 +93,15 @@ class FilePredictor:
         """Always."""
         return True
 
+    def refresh(self) -> None:
+        """A file does not change."""
+
 
 class OnlinePredictor(FilePredictor):
     """The model that follows the engine's steps: known where its steps have made it certain.
 
-    The speedup is predicted for each view, its spread only after an observation or where the view has moved: the spread
-    takes a gradient, about 2 ms, and changes slowly.
+    The speedup is predicted for each view, its spread only after a fit or where the view has moved: the spread takes a
+    gradient, about 2 ms, and changes with fits only.
     """
 
     def __init__(self, online: OnlineRoofline) -> None:
@@ -107,7 +116,7 @@ class OnlinePredictor(FilePredictor):
             round(4 * math.log2(max(1.0, view.context))),
             round(4 * view.accepted),
         )
-        place = (sum(self._online.observations.values()), view.gamma, *moved)
+        place = (self._online.fits, view.gamma, *moved)
         if place != self._spread_of:
             estimate = self._online.estimate(view.batch, view.context, view.gamma, view.accepted)
             self._spread_of, self._spread = place, estimate.spread
@@ -123,6 +132,10 @@ class OnlinePredictor(FilePredictor):
         """Speculation was timed, and its speedup here is certain enough."""
         return self._online.seen_cycles and estimate.spread <= spread_limit
 
+    def refresh(self) -> None:
+        """Fit now."""
+        self._online.fit()
+
 
 @dataclass(frozen=True, slots=True)
 class ToggleConfig:
@@ -135,6 +148,7 @@ class ToggleConfig:
     spread_off: float = 0.12
     probe_cycles: int = 4
     probe_wait_steps: int = 64
+    check_steps: int = 4
     probe_deviations: float = 2.0
 
     def __post_init__(self) -> None:
@@ -155,7 +169,7 @@ class Toggle:
         self._refusal = refusal
         self._state: State = "plain"
         self._saved_s = 0.0  # what the other mode would have saved since it began to look better
-        self._probe_left = 0
+        self._probe_left = self._check_left = 0
         self._wait_steps = config.probe_wait_steps
         self._next_wait_steps = config.probe_wait_steps
 
@@ -173,9 +187,14 @@ class Toggle:
         """Decide the next step."""
         if self._predictor is None or view.batch == 0:
             return self._to("plain", self._refusal if self._predictor is None else "no request is running")
-        limit = self._config.spread_off if self._state == "speculating" else self._config.spread_on
+        checked = self._check_left == 1
+        if checked:
+            self._check_left = 0
+            self._predictor.refresh()
+        stays = checked or self._state == "speculating"
+        limit = self._config.spread_off if stays else self._config.spread_on
         estimate = self._predictor.estimate(view)
-        if self._predictor.known(estimate, limit):
+        if self._check_left == 0 and self._predictor.known(estimate, limit):
             self._probe_left, self._next_wait_steps = 0, self._config.probe_wait_steps
             return self._by_speedup(view, estimate)
         return self._unknown(estimate)
@@ -207,6 +226,13 @@ class Toggle:
 
     def _unknown(self, estimate: Estimate) -> Decision:
         self._saved_s = 0.0
+        if self._state == "speculating":
+            self._check_left = 1 + self._config.check_steps
+        if self._check_left > 1:
+            self._check_left -= 1
+            return self._to(
+                "plain", f"check: {self._check_left - 1} plain steps left, then back to the model", estimate
+            )
         if self._probe_left > 0:
             self._probe_left -= 1
             return self._to("probing", f"probe: {self._probe_left} cycles left", estimate)

@@ -24,6 +24,7 @@ from sglang.srt.managers.utils import GenerationBatchResult
 from sglang.srt.speculative.base_spec_worker import BaseSpecWorker
 
 from april.errors import UsageError
+from april.telemetry.events import emit
 from specrollout import engine, sampling
 from specrollout.agreement import Agreement
 from specrollout.controller import Controller, Step
@@ -88,11 +89,11 @@ class QuantSelfWorker(BaseSpecWorker):  # type: ignore[misc]
                 region=engine.region(self.runner),
             )
             self.refusal = self.drafter.reason
-        constants = engine.constants(self.runner, server_args.tp_size, settings, self.drafter)
-        running = engine.fingerprint(constants, self.device)
-        name = f"{dp_rank or 0}-{engine.pid()}"
+        self._constants = engine.constants(self.runner, server_args.tp_size, settings, self.drafter)
+        running = engine.fingerprint(self._constants, self.device)
+        self._name = f"{dp_rank or 0}-{engine.pid()}"
         decisions = engine.decision_log(settings.decisions) if tp_rank == 0 else None
-        self.controller = Controller(settings, running, constants, decisions, name)
+        self.controller = Controller(settings, running, self._constants, decisions, self._name)
         if self.refusal is not None:
             log.warning("specrollout: plain decoding only: %s", self.refusal)
         engine.capture_plain_graphs(target_worker)
@@ -126,6 +127,7 @@ class QuantSelfWorker(BaseSpecWorker):  # type: ignore[misc]
         if reason is not None and self.refusal is None:
             self.refusal = reason
             log.warning("specrollout: plain decoding only: %s", reason)
+        emit("speculation", engine=self._name, refusal=self.refusal)
         self._forward = Forward(self.runner, self._target, self.device)
         setattr(self.runner, WORKER, self)
 
@@ -200,6 +202,7 @@ class QuantSelfWorker(BaseSpecWorker):  # type: ignore[misc]
         """Everything measured, as JSON; recorded steps are [batch, context, gamma, seconds...] and given once."""
         drafter = None if self.drafter is None else {**asdict(self.drafter.stats), "alarm": self.drafter.check()}
         found = {**self.stats.report(), **self.controller.state, "refusal": self.refusal, "drafter": drafter}
+        found["constants"] = self._constants.published()
         if self._steps is not None:
             found["steps"] = list(self._steps)
             self._steps.clear()

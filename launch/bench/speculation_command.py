@@ -54,7 +54,7 @@ def run(flags: argparse.Namespace) -> int:
         raise UsageError(f"--models is empty: use {', '.join(MODELS)}")
     out = folders.empty("--out", flags.out, f"runs/bench-sd-{time.strftime('%Y%m%d-%H%M%S')}")
     settings = Settings(drafter=flags.drafter, decisions=str(out / "decisions.jsonl"))
-    models = {name: _model(name, flags.cache_dir) for name in names}
+    models = {name: model(name, flags.cache_dir) for name in names}
     body: dict[str, Any] = {"models": {}, "machine": report.machine(), "drafter": flags.drafter}
     for name, folder in models.items():
         print(f"april: {name}: {folder}", file=sys.stderr)
@@ -94,7 +94,8 @@ def _slots(plan: Any) -> int:
     return int(max(plan.batches) * (plan.prompt + plan.tokens + 64) + 1024)
 
 
-def _model(name: str, cache_dir: str | None) -> Path:
+def model(name: str, cache_dir: str | None) -> Path:
+    """Its folder, made where it is missing."""
     from april.launch.bench import synthetic
     from april.launch.quickstart import cache, prepare
 
@@ -104,11 +105,11 @@ def _model(name: str, cache_dir: str | None) -> Path:
 
 def _table(body: dict[str, Any]) -> str:
     lines = []
-    for name, model in body["models"].items():
+    for name, figures in body["models"].items():
         lines.append(" ".join(f"{title:>15}" for title in (name, *COLUMNS)))
-        for batch, row in model["batch"].items():
+        for batch, row in figures["batch"].items():
             lines.append(" ".join([f"{batch:>15}", *(f"{row[column]:>15.3f}" for column in COLUMNS)]))
-        if "off_overhead" in model:
-            low, high = model["off_overhead_quartiles"]
-            lines.append(f"off: {100 * model['off_overhead']:+.2f} % (quartiles {100 * low:+.2f}, {100 * high:+.2f})")
+        if "off_overhead" in figures:
+            low, high = figures["off_overhead_quartiles"]
+            lines.append(f"off: {100 * figures['off_overhead']:+.2f} % (quartiles {100 * low:+.2f}, {100 * high:+.2f})")
     return "\n".join(lines)

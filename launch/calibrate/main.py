@@ -9,9 +9,11 @@ import argparse
 import math
 import os
 from pathlib import Path
+from typing import Any
 
 from april.errors import UsageError
 from april.launch.arguments import UsageParser
+from specrollout.settings import DRAFTERS, LONGEST
 
 
 def parser() -> argparse.ArgumentParser:
@@ -50,11 +52,26 @@ def parser() -> argparse.ArgumentParser:
     explain = subs.add_parser("explain", help="why speculation was on or off at a moment", allow_abbrev=False)
     explain.add_argument("log", type=Path, metavar="LOG", help="a decision log, JSON lines")
     explain.add_argument("--at", required=True, metavar="T", help="seconds as in the log, or an ISO 8601 time")
+    _add_measure(subs)
     for sub in (crossval, validate, predict, plot, simulate):
         sub.add_argument("--l-accept", type=_positive, metavar="L", help="tokens gained per cycle; default: gamma")
     for sub in (crossval, validate, predict, simulate, explain):
         sub.add_argument("--json", action="store_true", help="one JSON object instead of lines")
     return made
+
+
+def _add_measure(subs: Any) -> None:
+    measure = subs.add_parser("measure", help="a sweep from a real server on this machine", allow_abbrev=False)
+    measure.add_argument("--model", default="smollm2", help="smollm2, synthetic, or a model folder (default: smollm2)")
+    measure.add_argument("--out", type=Path, required=True, metavar="CSV", help="the sweep")
+    measure.add_argument("--constants", type=Path, required=True, metavar="JSON", help="bytes and FLOP of the model")
+    measure.add_argument("--batches", type=_wholes, default=[1, 2, 4, 8, 16], metavar="B,...", help="(1,2,4,8,16)")
+    measure.add_argument("--contexts", type=_wholes, default=[64, 256, 1024], metavar="S,...", help="(64,256,1024)")
+    measure.add_argument("--gammas", type=_wholes, default=[1, 3, 5, 7], metavar="G,...", help="(1,3,5,7)")
+    measure.add_argument("--repeats", type=_whole, default=15, metavar="N", help="steps at each point (15)")
+    measure.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float32"), help="(bfloat16)")
+    measure.add_argument("--drafter", default="w4", choices=DRAFTERS, help="(w4)")
+    measure.add_argument("--cache-dir", metavar="DIR", help="where models are kept (default: ~/.cache/april)")
 
 
 def run(argv: list[str]) -> int:
@@ -66,7 +83,9 @@ def run(argv: list[str]) -> int:
     given = parser().parse_args(argv)
     # The matrices are small: threads of the linear algebra would wait for each other, longest on a busy machine.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    if given.command in ("fit", "crossval"):
+    if given.command == "measure":
+        print(_measure(given))
+    elif given.command in ("fit", "crossval"):
         from . import fitting
 
         print(fitting.fit(given) if given.command == "fit" else fitting.crossval(given))
@@ -84,6 +103,34 @@ def run(argv: list[str]) -> int:
     return 0
 
 
+def _measure(given: argparse.Namespace) -> str:
+    for path in (given.out, given.constants):
+        output_path(path)
+    if given.repeats < 2:
+        raise UsageError("--repeats: at least 2, for a standard deviation")
+    if max(given.gammas) > LONGEST:
+        raise UsageError(f"--gammas: at most {LONGEST}")
+    from . import measuring
+
+    grid = measuring.Grid(given.batches, given.contexts, given.gammas, given.repeats)
+    return measuring.measure(given, grid, model_folder(given.model, given.cache_dir))
+
+
+def model_folder(name: str, cache_dir: str | None) -> Path:
+    """The folder of a model by name, made where it is missing, or the folder itself.
+
+    Raises:
+        UsageError: where there is none.
+    """
+    if name in ("smollm2", "synthetic"):
+        from april.launch.bench.speculation_command import model
+
+        return model(name, cache_dir)
+    if not (Path(name) / "config.json").is_file():
+        raise UsageError(f"--model {name}: smollm2, synthetic, or a folder with a config.json is expected")
+    return Path(name)
+
+
 def output_path(path: Path) -> Path:
     """A file that can be written, as far as can be told before anything is computed."""
     if path.is_dir() or not path.absolute().parent.is_dir():
@@ -99,6 +146,10 @@ def _positive(text: str) -> float:
     if not (math.isfinite(value) and value > 0):
         raise argparse.ArgumentTypeError(f"{text!r} is no positive number")
     return value
+
+
+def _wholes(text: str) -> list[int]:
+    return [_whole(part) for part in text.split(",")]
 
 
 def _whole(text: str) -> int:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from april.hosts import Host
-from april.launch.train import cluster, flags, outcome, watchdog
+from april.launch.train import cluster, flags, outcome, speculation, watchdog
 from april.patches import boot, receipts
 from april.patches.core import Process
 from april.patches.table import of_this_run
@@ -63,6 +63,7 @@ def _train(run_dir: Path) -> None:
 def _ready(args: Namespace, run_dir: Path, watch: watchdog.Watchdog) -> None:
     """All processes are up: refuse to train unless each reported the patches that it must have."""
     found = receipts.verify(run_dir, of_this_run(), expected(args))
+    speculation.verify(run_dir)
     emit("ready", processes={receipt.role.value: receipt.pid for receipt in found})
     watch.start(found)
 

@@ -6,8 +6,9 @@ from argparse import ArgumentParser, Namespace
 from dataclasses import replace
 from pathlib import Path
 
-from april.errors import UsageError
+from april.errors import AprilError, UsageError
 from april.hosts import Host
+from april.telemetry import events
 from specrollout import settings
 from specrollout.settings import Settings
 
@@ -50,3 +51,18 @@ def environment(made: Settings | None, run_dir: Path | None) -> dict[str, str]:
         return {settings.VARIABLE: ""}
     decisions = None if run_dir is None else str(run_dir / DECISIONS)
     return {settings.VARIABLE: replace(made, decisions=decisions).to_json(), "OPENBLAS_NUM_THREADS": "1"}
+
+
+def verify(run_dir: Path) -> None:
+    """Every engine that is up can speculate, where the run asked for it.
+
+    Raises:
+        AprilError: with an engine's reason.
+    """
+    path = run_dir / events.FILE
+    for event in events.read(path, "speculation") if path.is_file() else []:
+        if event["refusal"]:
+            raise AprilError(
+                f"--specrollout on: engine {event['engine']} cannot speculate: {event['refusal']}; "
+                "change that, or run with --specrollout off"
+            )

@@ -58,6 +58,22 @@ class ModelConstants:
         """Bytes of the drafter's quantized weights: all but the embedding and the output projection."""
         return max(0.05 * self.drafter_bytes, self.drafter_bytes - self.unread_bytes - self.head_bytes)
 
+    def published(self) -> dict[str, Any]:
+        """By the published names, as `read_constants` takes them."""
+        return {
+            "model": self.name,
+            "tp": self.tp,
+            "W_t": self.target_bytes,
+            "W_d": self.drafter_bytes,
+            "C_dense": self.dense_flop,
+            "C_attn": self.attention_flop,
+            "kappa_theoretical": self.kv_bytes,
+            "L": self.layers,
+            "n_heads": self.heads * self.tp,
+            "D": self.width,
+            "V": round(self.head_bytes * self.tp / (2.0 * self.width)) if self.width else 0,
+        }
+
     def as_json(self) -> dict[str, Any]:
         """The fields by name."""
         return asdict(self)

@@ -44,23 +44,25 @@ def measure(step: Step, grid: Grid, model: str) -> list[dict[str, str | int | fl
     for mode, batch, context, gamma in grid.points():
         for _ in range(grid.warmup):
             step(mode, batch, context, gamma)
-        times = [1e3 * step(mode, batch, context, gamma) for _ in range(grid.repeats)]
-        statistic: dict[str, str | int | float] = {
-            "mean_ms": statistics.mean(times),
-            "median_ms": statistics.median(times),
-            "std_ms": statistics.stdev(times),
-            "min_ms": min(times),
-            "max_ms": max(times),
-        }
-        point: dict[str, str | int | float] = {
-            "model": model,
-            "batch": batch,
-            "seq": context,
-            "gamma": gamma,
-            "mode": mode,
-        }
-        rows.append({**point, **statistic, "n_samples": len(times)})
+        times = [step(mode, batch, context, gamma) for _ in range(grid.repeats)]
+        rows.append(row(model, mode, batch, context, gamma, times))
     return rows
+
+
+def row(
+    model: str, mode: str, batch: int, context: int, gamma: int, seconds: Sequence[float]
+) -> dict[str, str | int | float]:
+    """A row of a sweep from the seconds of at least two steps."""
+    times = [1e3 * value for value in seconds]
+    statistic: dict[str, str | int | float] = {
+        "mean_ms": statistics.mean(times),
+        "median_ms": statistics.median(times),
+        "std_ms": statistics.stdev(times),
+        "min_ms": min(times),
+        "max_ms": max(times),
+    }
+    point: dict[str, str | int | float] = {"model": model, "batch": batch, "seq": context, "gamma": gamma, "mode": mode}
+    return {**point, **statistic, "n_samples": len(times)}
 
 
 def write_sweep(rows: list[dict[str, str | int | float]], path: Path) -> None:

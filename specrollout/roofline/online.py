@@ -31,6 +31,8 @@ AGE_NOISE = 0.0005  # what it grows by with each observation since the cell's la
 CELL_STEPS = 5  # steps that a cell remembers
 CELLS_PER_DOUBLING = 2  # cells for each doubling of B, and of S
 REFIT_EVERY = 64  # observations between two fits, at most: a fit takes tens of ms; the first come sooner
+REFIT_MOST = 512  # the same where fits have come to change nothing
+UNMOVED = 0.02  # no log parameter moved by more: the fit changed nothing
 NEW_CELL = 8  # the first step of a cell counts as so many
 ITERATIONS = 25  # of a fit; one that starts near its end needs two or three
 SETTLED = 0.002  # a fit ends when no parameter moves by more (log)
@@ -77,6 +79,8 @@ class OnlineRoofline:
         self._low, self._high = bounds(form.table)
         self._cells: dict[tuple[str, int, int, int], Cell] = {}
         self._since_fit = 0
+        self._refit_every = REFIT_EVERY
+        self.fits = 0
         self.observations = dict.fromkeys(MODES, 0)
 
     @classmethod
@@ -110,12 +114,21 @@ class OnlineRoofline:
         cell = self._cells.get(place)
         self._since_fit += 1 if cell else NEW_CELL
         if cell is None:
+            self._refit_every = REFIT_EVERY
             cell = self._cells[place] = Cell(mode, gamma, deque(maxlen=CELL_STEPS), total)
         cell.steps.append((batch, context, math.log(seconds)))
         cell.last = total
-        if self._since_fit >= min(REFIT_EVERY, 1 + total // 8):
-            self._fit(total)
-            self._since_fit = 0
+        if self._since_fit >= min(self._refit_every, 1 + total // 8):
+            self.fit()
+
+    def fit(self) -> None:
+        """Fit now; it happens by itself as observations come, the more seldom the less it changes."""
+        before = np.array(self._form.log_values)
+        self._fit(sum(self.observations.values()))
+        self.fits += 1
+        self._since_fit = 0
+        unmoved = float(np.max(np.abs(np.array(self._form.log_values) - before))) <= UNMOVED
+        self._refit_every = min(REFIT_MOST, 2 * self._refit_every) if unmoved else REFIT_EVERY
 
     def time(self, mode: str, batch: float, context: float, gamma: int) -> float:
         """Predicted seconds of one pass."""

@@ -109,7 +109,7 @@ def spoiled(tmp_path: Path, old: str, new: str) -> Path:
         (["predict", "--config", PUBLISHED, "--batch", "-1", "--seq", "9", "--gamma", "3"], "'-1' is no positive"),
         (["predict", "--config", PUBLISHED, "--batch", "1", "--seq", "9", "--gamma", "0"], "'0' is no whole number"),
         (["plot", "--config", PUBLISHED, "--out", "picture.pdf"], "ends in .png"),
-        (["measure"], "invalid choice: 'measure'"),
+        (["measur"], "invalid choice: 'measur'"),
     ],
 )
 def test_mistakes_are_one_line_and_write_nothing(

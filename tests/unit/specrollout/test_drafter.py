@@ -111,7 +111,7 @@ def test_outside_a_draft_nothing_has_changed(kind, dtype):
 def test_the_methods_come_back_after_an_error():
     model = Model()
     drafter, before = SelfDrafter(model), model.first.quant_method
-    with pytest.raises(RuntimeError, match="in the draft"), drafter.drafting():
+    with pytest.raises(RuntimeError, match="in the draft"), drafter.drafting():  # noqa: PT012
         assert model.first.quant_method is not before
         raise RuntimeError("in the draft")
     assert model.first.quant_method is before
