@@ -273,6 +273,7 @@ def _interrupt(args: Namespace) -> Interrupt:
 STAYS_NOT = {
     "mask_offpolicy_in_partial_rollout": "which goes by requests, not by tokens; use --april-correction mask",
     "rollout_external": "whose engines the overlay is not in",
+    "recompute_logprobs_via_prefill": "which asks the engines when they are paused",
     "prefill_num_servers": "whose requests move between engines",
 }
 

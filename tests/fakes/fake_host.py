@@ -15,6 +15,7 @@ import pytest
 from fake_data import DataSource, Sample, Status
 from fake_sglang import FakeSglang
 
+from april import samples
 from april.hosts.rollout import RolloutBindings
 
 
@@ -78,10 +79,13 @@ class FakeHost:
         assert sample.status in (Status.PENDING, Status.ABORTED), f"the host refuses a sample that is {sample.status}"
         ids = sample.tokens or [1, int(sample.prompt)]
         params["max_new_tokens"] -= sample.response_length
-        answer = (
-            await self.client.post(f"{args.router}/generate", json={"input_ids": ids, "sampling_params": params})
-        ).json()
+        # As april.patches.requests has it.
+        name = samples.request_of(sample).rid
+        body = {"input_ids": ids, "sampling_params": params, **({"rid": name} if name else {})}
+        answer = (await self.client.post(f"{args.router}/generate", json=body)).json()
         meta = answer["meta_info"]
+        if name:
+            samples.note_versions(sample, meta["token_versions"])
         pairs = meta["output_token_logprobs"]
         sample.tokens = ids + [pair[1] for pair in pairs]
         sample.response_length += len(pairs)

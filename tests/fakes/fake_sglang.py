@@ -15,7 +15,8 @@ WORKER = "http://worker"
 
 class FakeSglang(httpx.AsyncBaseTransport):
     """Token ``i`` of the sequence is always ``1000 + i``, counted from the start of the prompt: a resumed response
-    shows where it went on. ``length(prompt_ids)`` is the response length that ends with "stop".
+    shows where it went on. ``length(prompt_ids)`` is the response length that ends with "stop". Paused it ticks no
+    more; ``written[rid]`` is the weight version of each token of a named request.
     """
 
     def __init__(self, length: Callable[[list[int]], int], tick: float = 0.001, prompt_tokens: int = 2) -> None:
@@ -28,6 +29,11 @@ class FakeSglang(httpx.AsyncBaseTransport):
         self.running: set[asyncio.Event] = set()
         self.text = "x"
         self.delay_s: dict[str, float] = {}
+        self.unpaused = True
+        self.pauses: list[str] = []
+        self.stale = 0
+        self.named: dict[str, asyncio.Event] = {}
+        self.written: dict[str, list[str]] = {}
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         path = request.url.path
@@ -39,6 +45,17 @@ class FakeSglang(httpx.AsyncBaseTransport):
             return httpx.Response(200, json={"weight_version": self.weight_version})
         if path == "/v1/loads":
             return httpx.Response(200, json={"loads": [{"num_running_reqs": len(self.running), "num_waiting_reqs": 0}]})
+        if path in ("/pause_generation", "/continue_generation"):
+            self.unpaused = path == "/continue_generation"
+            self.pauses.append(body.get("mode", "continue"))
+            return httpx.Response(200, json={})
+        if path == "/server_info":
+            states = [{"april_pause": {"total_stale_kv_tokens": self.stale}}]
+            return httpx.Response(200, json={"internal_states": states})
+        if path == "/abort_request" and "rid" in body:
+            if body["rid"] in self.named:
+                self.named[body["rid"]].set()
+            return httpx.Response(200, json={})
         if path == "/abort_request":
             assert body == {"abort_all": True}
             self.aborts += 1
@@ -57,13 +74,20 @@ class FakeSglang(httpx.AsyncBaseTransport):
         total = self.prompt_tokens + self.length(ids[: self.prompt_tokens])
         stop, tokens, reason = asyncio.Event(), [], "abort"
         self.running.add(stop)
+        name = body.get("rid")
+        self.named[name] = stop
+        written = self.written.setdefault(name, [])
         try:
             while not stop.is_set():
+                if not self.unpaused:
+                    await asyncio.sleep(self.tick)
+                    continue
                 position = len(ids) + len(tokens)
                 if position >= total or len(tokens) >= budget:
                     reason = "stop" if position >= total else "length"
                     break
                 tokens.append(1000 + position)
+                written.append(self.weight_version)
                 await asyncio.sleep(self.tick)
         finally:
             self.running.discard(stop)
@@ -72,6 +96,7 @@ class FakeSglang(httpx.AsyncBaseTransport):
             "meta_info": {
                 "finish_reason": {"type": reason},
                 "weight_version": self.weight_version,
+                "token_versions": written[:],
                 "output_token_logprobs": [[-0.5, token, None] for token in tokens],
             },
         }
