@@ -134,7 +134,10 @@ def _wait(process: subprocess.Popen[bytes], port: int) -> None:
             return
         except OSError:
             time.sleep(0.3)
-    raise AprilError(f"the server does not come up within {READY_S} s")
+    ended = process.poll()
+    raise AprilError(
+        f"the server does not come up within {READY_S} s" if ended is None else f"the server ended with code {ended}"
+    )
 
 
 @contextlib.contextmanager
