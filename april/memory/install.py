@@ -69,7 +69,7 @@ def install(backend: str = "auto", device: str = "cpu", cuda_major: int | None =
         AprilError: where our core cannot be compiled.
     """
     chosen = choose(backend, device, cuda_major)
-    if chosen == "tms" or isinstance(sys.modules.get(NAME), _Module):
+    if chosen == "tms" or serves():
         return chosen
     build.core()
     before = sys.modules.get(NAME)
@@ -89,6 +89,11 @@ def install_chosen(environ: Mapping[str, str]) -> None:
     """What a process of a run does when it starts; raises as :func:`install` does."""
     if environ.get(CHOSEN) == "april":
         install("april", environ["APRIL_DEVICE"])
+
+
+def serves() -> bool:
+    """Whether ``import torch_memory_saver`` gives ours in this process."""
+    return isinstance(sys.modules.get(NAME), _Module)
 
 
 def track_from_device(cuda: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from enum import IntEnum
 
 from april.errors import UsageError
@@ -32,6 +33,15 @@ knows (sglang#32718)."""
 
 FIRST = (WEIGHTS, DRAFTER, GRAPHS, "cuda_graph", TRAINING)
 LAST = (KV_CACHE,)
+
+FOLLOWERS = {WEIGHTS: (DRAFTER,)}
+"""Tags that an engine pauses and resumes without naming them: SGLang knows weights, KV cache and graphs only. A drafter
+comes back after the weights that it is made of and before the KV cache, hence before the first draft."""
+
+
+def with_followers(tag: str | None, known: Collection[str]) -> list[str | None]:
+    """A tag (None: all) and what goes with it, of the tags that are ``known``, in the order of a resume."""
+    return [tag, *(each for each in FOLLOWERS.get(tag or "", ()) if each in known)]
 
 
 def in_order(tags: list[str]) -> list[str]:

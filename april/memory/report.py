@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from april.memory.stats import Stats, TagStats
@@ -14,19 +15,31 @@ STEP = "memory/operations"
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
-def moved(operation: str, tag: str | None, moved_bytes: int, seconds: float, stats: Stats) -> None:
-    """Tell of a pause, a resume or a compaction. Writes nothing outside a run.
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A pause, a resume or a compaction; ``tag`` is None for all, ``resident`` the process's bytes before it."""
 
-    The event ``memory`` has bytes moved and the process's resident bytes; the row of ``metrics.jsonl`` has each tag's
-    counters at that moment, counted by the saver's operations.
+    operation: str
+    tag: str | None
+    bytes: int
+    seconds: float
+    resident: int
+
+
+def moved(move: Move, stats: Stats) -> None:
+    """Tell of a move that has just been made. Writes nothing outside a run.
+
+    The event ``memory`` has what was moved and the process's resident bytes before and after; the row of
+    ``metrics.jsonl`` has each tag's counters at that moment, counted by the saver's operations.
     """
     emit(
         "memory",
-        operation=operation,
-        tag=tag,
+        operation=move.operation,
+        tag=move.tag,
         pid=os.getpid(),
-        bytes=moved_bytes,
-        seconds=round(seconds, 6),
+        bytes=move.bytes,
+        seconds=round(move.seconds, 6),
+        resident_before=move.resident,
         resident=resident(),
         device_free=stats.device_free,
     )

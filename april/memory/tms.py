@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from april.errors import AprilError, UsageError
-from april.memory import report
+from april.memory import kinds, report
 from april.memory.kinds import Keep
 from april.memory.saver import MemorySaver
 
@@ -87,18 +87,22 @@ class TorchMemorySaver:
     def pause(self, tag: str | None = None) -> None:
         """Gives the memory of ``tag``, or all, back to the device. The hosts pause between rounds: compacts if due."""
         saver = self._made().saver
-        self._told("pause", tag, saver.pause)
+        for each in reversed(kinds.with_followers(tag, saver.core.tags())):
+            self._told("pause", each, saver.pause)
         self._told("compact", None, lambda _: saver.between_rounds())
 
     def resume(self, tag: str | None = None) -> None:
         """Brings it back at the same addresses."""
-        self._told("resume", tag, self._made().saver.resume)
+        saver = self._made().saver
+        for each in kinds.with_followers(tag, saver.core.tags()):
+            self._told("resume", each, saver.resume)
 
     def _told(self, operation: str, tag: str | None, move: Callable[[str | None], int | None]) -> None:
-        started = time.perf_counter()
+        before, started = report.resident(), time.perf_counter()
         size = move(tag)
         if size is not None:
-            report.moved(operation, tag, size, time.perf_counter() - started, self.saver.stats())
+            told = report.Move(operation, tag, size, time.perf_counter() - started, before)
+            report.moved(told, self.saver.stats())
 
     @property
     def enabled(self) -> bool:

@@ -206,15 +206,15 @@ def cycles(server: Server, count: int = CYCLES) -> float:
     return (server.resident() - first) / first
 
 
-def policy(folder: Path) -> Path:
-    """An untrained policy with a cache that can be seen in resident memory: 16 KiB a token."""
+def policy(folder: Path, hidden: int = 512, ffn: int = 1024) -> Path:
+    """An untrained policy with a cache that can be seen in resident memory: 16 KiB a token with the default sizes."""
     from april.launch.quickstart import libraries, tiny
 
     libraries.prepare()
     import torch
 
     torch.manual_seed(0)
-    recipe = tiny.TinyRecipe(hidden=512, ffn=1024, heads=8, kv_heads=8)
+    recipe = tiny.TinyRecipe(hidden=hidden, ffn=ffn, heads=8, kv_heads=8)
     tiny.save(tiny.build(recipe), recipe, 0.0, folder)
     return folder
 
@@ -236,7 +236,8 @@ def main(argv: list[str] | None = None) -> int:
             rounds = [round_trip(server, Path(folder), trace, pause_s=1.0) for _ in range(2)]
         found = {"rounds": rounds, "regions": expected(Path(folder)), "drift_50_cycles": cycles(server)}
     if given.picture:
-        picture.draw(trace.samples, trace.phases, given.picture)
+        title = "SGLang's scheduler on a CPU: two rounds of release and resume"
+        picture.draw({"scheduler": trace.samples}, trace.phases, title, given.picture)
     print(json.dumps(found, indent=1))
     return 0
 

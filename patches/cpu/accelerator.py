@@ -8,6 +8,7 @@ import types
 from types import ModuleType
 from typing import Any
 
+from april.patches.cpu import malloc
 from april.patches.cpu.streams import CpuEvent, CpuStream
 from april.patches.patcher import Patcher
 
@@ -56,7 +57,7 @@ def _make(base: type) -> Any:
         "current_stream": lambda self, device=None: CpuStream(),
         "default_stream": lambda self, device=None: CpuStream(),
         "stream": lambda self, stream: contextlib.nullcontext(),
-        "empty_cache": nothing,
+        "empty_cache": lambda self: malloc.give_back(),
         "mem_get_info": memory,
         "memory_allocated": resident,
         "memory_reserved": resident,

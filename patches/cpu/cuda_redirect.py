@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from april.memory.tms import host_memory
+from april.patches.cpu import malloc
 from april.patches.cpu.streams import CpuEvent, CpuStream
 from april.patches.patcher import Patcher
 
@@ -86,7 +87,7 @@ def _redirect_runtime(torch: Any, patcher: Patcher) -> None:
         "current_device": constant("cpu"),
         "set_device": constant(None),
         "synchronize": constant(None),
-        "empty_cache": constant(None),
+        "empty_cache": lambda: malloc.give_back(),
         "ipc_collect": constant(None),
         "reset_peak_memory_stats": constant(None),
         "Stream": CpuStream,

@@ -174,11 +174,11 @@ Failure Saver::copy(void* block, void* host, size_t size, bool out) {
     char* at = static_cast<char*>(block);
     Status got = out ? driver_->copy_out(host, at, size) : driver_->copy_in(at, host, size);
     return failure("copy", segment->tag, got, size);
-  });
+  }, false);
 }
 
 Failure Saver::info(size_t* free, size_t* total) {
-  return within("info", "", [&]() -> Failure { return {driver_->info(free, total), "info", "", 0, 0}; });
+  return within("info", "", [&]() -> Failure { return {driver_->info(free, total), "info", "", 0, 0}; }, false);
 }
 
 char* Saver::backup_of(const void* address, size_t size) {

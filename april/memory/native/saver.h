@@ -83,7 +83,7 @@ class Saver {
 
  private:
   template <typename Body>
-  Failure within(const char* operation, const std::string& tag, Body body);
+  Failure within(const char* operation, const std::string& tag, Body body, bool counted = true);
   Failure failure(const char* operation, const std::string& tag, Status status, size_t wanted = 0);
   void note(const Status& status);  // a fault that does not fail the operation
 

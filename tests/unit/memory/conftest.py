@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +15,24 @@ from april.memory import MemorySaver
 from april.memory.emulated import Emulated
 
 MIB = 1 << 20
+
+
+@pytest.fixture(scope="session")
+def python() -> Callable[..., str]:
+    """Runs a script in a process of its own; returns what it prints. Imports are the point of such tests."""
+
+    def run(script: str, **environment: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-c", script],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            env={**os.environ, **environment},
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        return done.stdout
+
+    return run
 
 
 @pytest.fixture(params=["hip", "cuda"])
