@@ -121,6 +121,8 @@ def accept_counts(cycles: int, accepted: int, proposed: int, histogram: list[int
         "spec_verify_ct": cycles,
         "spec_num_correct_drafts": accepted,
         "spec_num_proposed_drafts": proposed,
+        "spec_accept_token_num": accepted,  # what the hosts read
+        "spec_draft_token_num": proposed,
         "spec_accepted_drafts": accepted,
         "spec_proposed_drafts": proposed,
         "spec_correct_drafts_histogram": histogram,

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from types import SimpleNamespace
 from typing import Any
 
@@ -200,13 +200,24 @@ class QuantSelfWorker(BaseSpecWorker):  # type: ignore[misc]
 
     def report(self) -> dict[str, Any]:
         """Everything measured, as JSON; recorded steps are [batch, context, gamma, seconds...] and given once."""
-        drafter = None if self.drafter is None else {**asdict(self.drafter.stats), "alarm": self.drafter.check()}
-        found = {**self.stats.report(), **self.controller.state, "refusal": self.refusal, "drafter": drafter}
+        found = {
+            **self.stats.report(),
+            **self.controller.state,
+            "refusal": self.refusal,
+            "drafter": self._drafter_report(),
+        }
         found["constants"] = self._constants.published()
         if self._steps is not None:
             found["steps"] = list(self._steps)
             self._steps.clear()
         return found
+
+    def _drafter_report(self) -> dict[str, Any] | None:
+        if self.drafter is None:
+            return None
+        stats = self.drafter.stats
+        found = {field.name: getattr(stats, field.name) for field in fields(stats)}
+        return {**found, "dirty_reasons": dict(stats.dirty_reasons), "alarm": self.drafter.check()}
 
     # The steps.
 
