@@ -18,14 +18,23 @@ NEAR = {"float32": 1e-3, "bfloat16": 0.5}
 """How far a log probability may be from the stock server's."""
 SWITCHED = "switched"
 """Name of the case in which speculation goes on and off and drafts change their length."""
+STOPPED = "stopped near the limit"
+"""Name of the case in which a stop token and the limit of tokens may fall into one accepted run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A prompt and how many tokens are wanted."""
+    """A prompt and how many tokens are wanted; ``stop`` ends it earlier."""
 
     prompt: list[int]
     tokens: int
+    stop: int | None = None
+
+    @property
+    def sampling(self) -> dict[str, Any]:
+        """As the server is asked."""
+        plain = {"temperature": 0, "max_new_tokens": self.tokens}
+        return {**plain, "ignore_eos": True} if self.stop is None else {**plain, "stop_token_ids": [self.stop]}
 
 
 @dataclass(slots=True)
@@ -57,7 +66,7 @@ def ask(engine: Server, asked: Sequence[Request], batch: int) -> list[dict[str, 
     found: list[dict[str, Any]] = []
     for first in range(0, len(asked), batch):
         part = asked[first : first + batch]
-        sampling = [{"temperature": 0, "max_new_tokens": one.tokens, "ignore_eos": True} for one in part]
+        sampling = [one.sampling for one in part]
         more = {"return_logprob": True, "top_logprobs_num": 2}
         found += engine.generate([one.prompt for one in part], sampling, **more)
     return found
@@ -68,7 +77,7 @@ def run(
 ) -> dict[str, dict[str, Any]]:
     """Every case: its outcome as JSON, with ``ok``."""
     asked = requests(count, longest, server.vocabulary(model))
-    found = {}
+    ends, found = server.end_tokens(model), {}
     for dtype in dtypes:
         with server.running(model, False, "--dtype", dtype) as stock:
             wanted = {batch: ask(stock, asked, batch) for batch in batches}
@@ -79,7 +88,31 @@ def run(
             batch = max(batches)
             with server.switching(engine):
                 found[f"{dtype}, batch {batch}, {SWITCHED}"] = _case(engine, asked, batch, wanted[batch], dtype)
+            if dtype == "float32":
+                engine.speculation("on", server.LONGEST)
+                stops = [stopped(one, answer, ends) for one, answer in zip(asked, wanted[batch], strict=True)]
+                short = [cut(answer, one) for one, answer in zip(stops, wanted[batch], strict=True)]
+                found[f"{dtype}, batch {batch}, {STOPPED}"] = _case(engine, stops, batch, short, dtype)
     return {name: {**asdict(outcome), "ok": outcome.ok} for name, outcome in found.items()}
+
+
+def stopped(request: Request, answer: dict[str, Any], ends: set[int]) -> Request:
+    """The same prompt, ended by the token that comes last for the first time; the limit is up to three tokens later.
+
+    What comes after one of ``ends``, which always end a response, does not count.
+    """
+    ids = answer["output_ids"]
+    ids = ids[: 1 + next((place for place, token in enumerate(ids) if token in ends), len(ids))]
+    place = max(ids.index(token) for token in set(ids))
+    return Request(request.prompt, place + 1 + place % 4, ids[place])
+
+
+def cut(answer: dict[str, Any], request: Request) -> dict[str, Any]:
+    """What a right server answers to :func:`stopped`: all up to the stop token."""
+    length = answer["output_ids"].index(request.stop) + 1
+    meta = answer["meta_info"]
+    parts = {name: meta[name][:length] for name in ("output_token_logprobs", "output_top_logprobs")}
+    return {"output_ids": answer["output_ids"][:length], "meta_info": {**meta, **parts, "completion_tokens": length}}
 
 
 def _case(
@@ -92,9 +125,9 @@ def _case(
     cycles = after["request_cycles"] - before["request_cycles"]
     if cycles:
         outcome.tau = round(1 + (after["accepted"] - before["accepted"]) / cycles, 3)
-    for number, (one, other, request) in enumerate(zip(wanted, answers, asked, strict=True)):
-        outcome.tokens += request.tokens
-        told = compare(one, other, request.tokens, TIE[dtype], NEAR[dtype])
+    for number, (one, other) in enumerate(zip(wanted, answers, strict=True)):
+        outcome.tokens += len(one["output_ids"])
+        told = compare(one, other, TIE[dtype], NEAR[dtype])
         if told is None:
             outcome.equal += 1
         elif told == "tie":
@@ -105,14 +138,15 @@ def _case(
     return outcome
 
 
-def compare(wanted: dict[str, Any], answer: dict[str, Any], tokens: int, tie: float, near: float) -> str | None:
+def compare(wanted: dict[str, Any], answer: dict[str, Any], tie: float, near: float) -> str | None:
     """None where an answer is the stock server's, ``tie`` where it differs first at a tie of two tokens, else how.
 
     A token's log probability is checked as far as the tokens are equal.
     """
     ids, logprobs = answer["output_ids"], answer["meta_info"]["output_token_logprobs"]
-    if not len(ids) == len(logprobs) == answer["meta_info"]["completion_tokens"] == tokens:
-        return f"{len(ids)} tokens and {len(logprobs)} log probabilities; {tokens} were asked for"
+    length = len(wanted["output_ids"])
+    if not len(ids) == len(logprobs) == answer["meta_info"]["completion_tokens"] == length:
+        return f"{len(ids)} tokens and {len(logprobs)} log probabilities; {length} are right"
     for place, token in enumerate(ids):
         right, top = wanted["output_ids"][place], wanted["meta_info"]["output_top_logprobs"][place]
         value = wanted["meta_info"]["output_token_logprobs"][place][0]

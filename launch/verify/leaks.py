@@ -77,7 +77,8 @@ def burden(engine: Server, count: int, vocabulary: int) -> dict[str, Any]:
     return {
         "leaked_tokens": engine.used_tokens() - before,
         "ended": dict(ended),
-        "retracted": sum(answer["meta_info"]["num_retractions"] for answer in answers),
+        # A request that was aborted in the queue has no such count.
+        "retracted": sum(answer["meta_info"].get("num_retractions", 0) for answer in answers),
         "cycles": report["cycles"],
         "fallbacks": report["fallbacks"],
     }

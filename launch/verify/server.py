@@ -168,3 +168,13 @@ def switching(server: Server, seed: int = 0, pause_s: float = 0.1) -> Iterator[N
 def vocabulary(model: Path) -> int:
     """Token ids of a model's folder."""
     return int(json.loads((model / "config.json").read_text())["vocab_size"])
+
+
+def end_tokens(model: Path) -> set[int]:
+    """Tokens that end a response, by a model's folder."""
+    found: set[int] = set()
+    for name in ("config.json", "generation_config.json"):
+        if (model / name).is_file():
+            ends = json.loads((model / name).read_text()).get("eos_token_id")
+            found |= set(ends) if isinstance(ends, list) else {ends} - {None}
+    return found

@@ -98,11 +98,11 @@ WANTED = answer((1, -0.5), (2, -0.7), second=(3, -0.8))
         (answer((1, -0.5), (3, -0.79)), 0.0, "token 1 is 3, not 2, and 0.1000 behind"),
         (answer((1, -0.5), (4, -0.7)), 0.15, "token 1 is 4, not 2, and not among the first two"),
         (answer((1, -0.5), (2, -0.9)), 0.15, "log probability of token 1 is -0.90000, not -0.70000"),
-        (answer((1, -0.5)), 0.15, "1 tokens and 1 log probabilities; 2 were asked for"),
+        (answer((1, -0.5)), 0.15, "1 tokens and 1 log probabilities; 2 are right"),
     ],
 )
 def test_first_differences(given: dict[str, Any], tie: float, told: str | None) -> None:
-    assert greedy.compare(WANTED, given, 2, tie, 0.1) == told
+    assert greedy.compare(WANTED, given, tie, 0.1) == told
 
 
 def test_greedy_requests_ask_for_the_longest_once() -> None:
@@ -110,6 +110,18 @@ def test_greedy_requests_ask_for_the_longest_once() -> None:
     assert asked[0].tokens == 512
     assert min(one.tokens for one in asked) < 4
     assert all(0 <= token < 32 for one in asked for token in one.prompt)
+
+
+def test_a_stop_near_the_limit() -> None:
+    free = answer((5, -0.1), (6, -0.2), (5, -0.3), (7, -0.4), (6, -0.5))
+    asked = greedy.stopped(greedy.Request([1], 5), free, {9})
+    assert asked == greedy.Request([1], 7, stop=7)
+    assert asked.sampling == {"temperature": 0, "max_new_tokens": 7, "stop_token_ids": [7]}
+    assert greedy.stopped(greedy.Request([1], 5), free, {6}).stop == 6
+    right = greedy.cut(free, asked)
+    assert right["output_ids"] == [5, 6, 5, 7]
+    assert greedy.compare(right, answer((5, -0.1), (6, -0.2), (5, -0.3), (7, -0.4)), 0.0, 0.1) is None
+    assert greedy.compare(right, free, 0.0, 0.1) == "5 tokens and 5 log probabilities; 4 are right"
 
 
 def request(**sampling: Any) -> dict[str, Any]:
