@@ -45,10 +45,13 @@ async def drain(engine: Engine, running: dict[Task, Group], seconds: float) -> t
     return ends, load.result() if load.done() and not load.cancelled() else None
 
 
-async def suspend(engine: Engine, running: dict[Task, Group], seconds: float) -> tuple[list[End], list[Group]]:
+async def suspend(
+    engine: Engine, running: dict[Task, Group], seconds: float
+) -> tuple[list[End], list[tuple[Group, Group]]]:
     """Pause the engines and keep every task that has not ended for a later round.
 
-    Returns how the others ended, and what is known of the groups that are kept.
+    Returns how the others ended, and of each group that is kept what it was when it was submitted, and what is known of
+    it now.
     """
     pause = asyncio.ensure_future(engine.pause(time.monotonic() + seconds))
     try:
@@ -58,7 +61,7 @@ async def suspend(engine: Engine, running: dict[Task, Group], seconds: float) ->
     finally:
         pause.cancel()
     ends = [_end(engine, task, group, seconds) for task, group in running.items() if task.done()]
-    return ends, [engine.carry(task, group) for task, group in running.items() if not task.done()]
+    return ends, [(group, engine.carry(task, group)) for task, group in running.items() if not task.done()]
 
 
 async def _abort_until_ended(engine: Engine, tasks: Iterable[Task], deadline: float) -> None:

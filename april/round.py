@@ -251,6 +251,10 @@ class Round:
             if new.discarded:
                 self.result.wasted_tokens += new.discarded
                 self.result.generated_tokens += old.generated_in(self.plan.rollout_id)
+        self._count_late(before, group)
+
+    def _count_late(self, before: Group, group: Group) -> None:
+        """Tokens of earlier rounds that are known only now: the group was in the engines."""
         if before.index in self._landing:
             self._landing.discard(before.index)
             late = group.tokens - before.tokens - group.generated_in(self.plan.rollout_id)
@@ -334,7 +338,10 @@ class Round:
         """Leave in the engines what still runs; what has ended meanwhile is as after a drain."""
         started = time.monotonic()
         running, self._running = self._running, {}
-        ends, self.result.carried = await suspend(self.engine, running, self.plan.drain_deadline)
+        ends, carried = await suspend(self.engine, running, self.plan.drain_deadline)
+        for before, known in carried:
+            self._count_late(before, known)
+        self.result.carried = [known for _, known in carried]
         self._ended(ends)
         self.result.drain_seconds = time.monotonic() - started
 

@@ -65,6 +65,7 @@ class FakeEngine:
         self.paused = False
         self.flights: dict[int, asyncio.Future[Group]] = {}
         self.entered: dict[int, int] = {}
+        self.live: dict[int, Group] = {}
         self.landing: set[int] = set()
         self.landed: list[int] = []
 
@@ -72,6 +73,7 @@ class FakeEngine:
         if group.index in self.flights:
             return await self.flights.pop(group.index)
         self.entered[group.index] = self.version
+        self.live[group.index] = group
         self.landing.discard(group.index)
         for member in group.members:
             member.payload.stamps = []
@@ -150,11 +152,14 @@ class FakeEngine:
 
     def carry(self, task: asyncio.Future[Group], group: Group) -> Group:
         self.flights[group.index] = task
-        known = copy.deepcopy(group)
-        for member in known.members:
-            if member.state is S.RUNNING:
+        # What came out of the buffer is not what the task has.
+        known = copy.deepcopy(self.live.get(group.index, group))
+        for place, member in enumerate(known.members):
+            if member.state is S.RUNNING and self._grows(member):
                 del member.payload.tokens[member.length :]
                 member.state = S.PARTIAL if member.length else S.PENDING
+            elif member.state is S.RUNNING:
+                known.members[place] = self._ended(group.index, member, judged=False)
         known.since = self.entered[group.index]
         return known
 
