@@ -132,7 +132,7 @@ def verdict(found: dict[str, Any]) -> bool:
         and not found["impossible_accepted"]
         and found.get("greedy_equal", True)
         and not found.get("kv_leak_tokens", 0)
-        and all(case["cycles"] > 0 for case in found.get("mixed_requests", {}).values())
+        and all(case["cycles"] > 0 and not case["not_whole"] for case in found.get("mixed_requests", {}).values())
     )
 
 
@@ -148,6 +148,9 @@ def text(found: dict[str, Any]) -> str:
     ]
     for name, case in found.get("greedy_cases", {}).items():
         told = f"greedy, {name}: {case['equal']} equal, {case['ties']} differ at a tie, {case['differ']} differ"
+        lines += [told, *(f"  {example}" for example in case["examples"])]
+    for name, case in found.get("mixed_requests", {}).items():
+        told = f"mixed requests, {name}: {case['not_whole']} answers are not whole"
         lines += [told, *(f"  {example}" for example in case["examples"])]
     if "kv_leak_tokens" in found:
         lines.append(f"KV cache: {found['kv_leak_tokens']} tokens in use after mixed requests with aborts")
