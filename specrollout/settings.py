@@ -18,6 +18,7 @@ from april.errors import UsageError
 VARIABLE = "SPECROLLOUT"
 ALGORITHM = "QUANT_SELF"
 DRAFTERS = ("w4", "w8", "mixed", "auto")
+SCALINGS = ("none", "awq")
 TOGGLES = ("model", "paper", "on", "off")
 RULES = ("optimal", "ladder", "bandit")
 LONGEST = 16
@@ -32,6 +33,8 @@ class Settings:
         Bits of the drafter's weights: ``w4``, ``w8``, ``mixed`` by layer, or ``auto``, by batch and acceptance.
     group
         Input channels that share a scale.
+    scaling
+        ``none``, or ``awq``: inputs are scaled by what the first cycles' verification shows of them.
     quantize_head
         Whether the output projection is quantized for drafting too.
     toggle
@@ -53,6 +56,7 @@ class Settings:
 
     drafter: str = "w4"
     group: int = 128
+    scaling: str = "none"
     quantize_head: bool = True
     toggle: str = "model"
     gamma: int | str = "optimal"
@@ -63,6 +67,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         _one_of("drafter", self.drafter, DRAFTERS)
+        _one_of("scaling", self.scaling, SCALINGS)
         _one_of("toggle", self.toggle, TOGGLES)
         _one_of("group", self.group, GROUPS)
         _check(_whole(self.longest) and 1 <= self.longest <= LONGEST, "longest", self.longest, f"from 1 to {LONGEST}")
@@ -119,6 +124,12 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="input channels that share a scale (default: 128)",
     )
     add(
+        "--specrollout-scaling",
+        choices=SCALINGS,
+        default=default.scaling,
+        help="awq: finer steps for inputs that are large, as the first cycles' verification shows them (default: none)",
+    )
+    add(
         "--specrollout-toggle",
         choices=TOGGLES,
         default=default.toggle,
@@ -166,6 +177,7 @@ def from_args(args: Namespace, decisions: str | None = None) -> Settings | None:
     return Settings(
         drafter=args.specrollout_drafter,
         group=args.specrollout_group,
+        scaling=args.specrollout_scaling,
         quantize_head=args.specrollout_head == "quantized",
         toggle=args.specrollout_toggle,
         gamma=args.specrollout_gamma,

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from types import SimpleNamespace
 from typing import Any
@@ -42,6 +43,8 @@ Publish = Callable[[torch.Tensor], None]
 IDLE_CONTEXT = 1.0
 CHECK_EVERY = 256
 """Cycles between two looks at the drafter's checksums."""
+SEEN_CYCLES = 16
+"""Verifications whose inputs are looked at, where inputs are scaled."""
 RECORDED = 4096
 """Steps that are kept where they are recorded."""
 
@@ -73,6 +76,7 @@ class QuantSelfWorker(BaseSpecWorker):  # type: ignore[misc]
         self._backend = str(server_args.sampling_backend)
         self._speculated = False
         self._able = True
+        self._unseen_cycles = SEEN_CYCLES if settings.scaling == "awq" else 0
         self._steps: deque[list[float]] | None = None
         # get_draft_kv_pool reads draft_worker.draft_runner.token_to_kv_pool: there is none.
         self._no_draft = SimpleNamespace(draft_runner=SimpleNamespace(token_to_kv_pool=None), draft_worker=None)
@@ -199,7 +203,7 @@ class QuantSelfWorker(BaseSpecWorker):  # type: ignore[misc]
         return None
 
     def report(self) -> dict[str, Any]:
-        """Everything measured, as JSON; recorded steps are [batch, context, gamma, seconds...] and given once."""
+        """Everything measured. Recorded steps are given once: [batch, context, gamma, accepted, seconds...]."""
         found = {
             **self.stats.report(),
             **self.controller.state,
@@ -307,7 +311,7 @@ class QuantSelfWorker(BaseSpecWorker):  # type: ignore[misc]
         """``chain`` and ``proposed`` as :meth:`_draft` returns them."""
         requests, width = chain.shape
         forward = self._forward.verify_batch(batch, chain)
-        with self._forward.verifying(batch, width):
+        with self._forward.verifying(batch, width), self._inputs_seen():
             result = self._target.forward_batch_generation(None, forward_batch=forward, is_verify=True)
         output = result.logits_output
         logits = output.next_token_logits
@@ -331,6 +335,19 @@ class QuantSelfWorker(BaseSpecWorker):  # type: ignore[misc]
         result.extra_keep_alive_refs = [forward]
         return result
 
+    @contextmanager
+    def _inputs_seen(self) -> Iterator[None]:
+        """Around the first verifications, where inputs are scaled: they show what the linears' inputs are like."""
+        if self._unseen_cycles == 0 or self.drafter is None:
+            yield
+            return
+        with self.drafter.collecting():
+            yield
+        self._unseen_cycles -= 1
+        if self._unseen_cycles == 0:
+            scaled = self.drafter.calibrate()
+            log.info("specrollout: inputs of %d layers scaled", len(scaled))
+
     # Accounts.
 
     def _record(self, step: Unsettled, accepted: list[int] | None) -> None:
@@ -342,7 +359,7 @@ class QuantSelfWorker(BaseSpecWorker):  # type: ignore[misc]
     def _settle(self, step: Unsettled, accepted: list[int]) -> None:
         seconds = step.marks.seconds()
         if self._steps is not None:
-            self._steps.append([step.batch, step.context, step.gamma, *seconds])
+            self._steps.append([step.batch, step.context, step.gamma, sum(accepted), *seconds])
         if step.gamma == 0:
             self.stats.plain(step.batch, seconds[0])
             self.controller.plain(step.batch, step.context, seconds[0])

@@ -31,7 +31,7 @@ PROMPT_TOKENS = 32
 def parser() -> argparse.ArgumentParser:
     """The flags of the command."""
     made = UsageParser(prog="april bench", allow_abbrev=False, description="Measure on this machine.")
-    commands = made.add_subparsers(dest="command", required=True, metavar="rollout|sd")
+    commands = made.add_subparsers(dest="command", required=True, metavar="rollout|sd|crossing")
     speculation_command.add(commands)
     about = (__doc__ or "").splitlines()[0]
     rollout = commands.add_parser("rollout", help=about, description=about, allow_abbrev=False)
@@ -79,7 +79,8 @@ def run(argv: list[str]) -> int:
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         flags = parser().parse_args(argv)
-        return speculation_command.run(flags) if flags.command == "sd" else _bench(flags)
+        commands = {"sd": speculation_command.run, "crossing": speculation_command.run_crossing, "rollout": _bench}
+        return commands[flags.command](flags)
     except KeyboardInterrupt as signalled:
         print("april: interrupted; everything that the benchmark started has ended", file=sys.stderr)
         return 128 + (signalled.args[0] if signalled.args else signal.SIGINT)

@@ -18,6 +18,7 @@ MODELS = ("smollm2", "synthetic")
 ABOUT = (
     "Plain decoding and speculation, interleaved in one real server: tokens per second, acceptance, costs of a step."
 )
+CROSSING = "A rollout whose batch crosses the boundary both ways: the toggle against an oracle, draft lengths by rule."
 COLUMNS = ("ar_tok_s", "speedup", "toggle_speedup", "toggle_sd_share", "tau", "alpha", "gamma", "tq_tp", "tv_tp")
 
 
@@ -36,6 +37,56 @@ def add(commands: Any) -> None:
     sd.add_argument("--out", metavar="DIR", help="where the report goes (default: runs/bench-sd-<time>)")
     sd.add_argument("--cache-dir", metavar="DIR", help="where models are kept (default: ~/.cache/april)")
     sd.add_argument("--json", action="store_true", help="print the figures as one JSON object on the last line")
+
+    _add_crossing(commands)
+
+
+def _add_crossing(commands: Any) -> None:
+    crossing = commands.add_parser("crossing", help=CROSSING, description=CROSSING, allow_abbrev=False)
+    crossing.add_argument("--model", default="smollm2", choices=MODELS, help="(default: smollm2)")
+    crossing.add_argument("--requests", type=int, default=24, metavar="N", help="of a wave (default: 24)")
+    crossing.add_argument("--waves", type=int, default=3, metavar="N", help="(default: 3)")
+    crossing.add_argument("--median", type=int, default=40, metavar="N", help="tokens of a response (default: 40)")
+    crossing.add_argument("--longest", type=int, default=240, metavar="N", help="response (default: 240)")
+    crossing.add_argument("--repeats", type=int, default=3, metavar="N", help="of each way (default: 3)")
+    crossing.add_argument("--calibration", metavar="FILE", help="of april calibrate fit (default: learned)")
+    crossing.add_argument("--drafter", default="w4", choices=DRAFTERS, help="(default: w4)")
+    crossing.add_argument("--out", metavar="DIR", help="where the report goes (default: runs/bench-crossing-<time>)")
+    crossing.add_argument("--cache-dir", metavar="DIR", help="where models are kept (default: ~/.cache/april)")
+    crossing.add_argument("--json", action="store_true", help="print the figures as one JSON object on the last line")
+
+
+def run_crossing(flags: argparse.Namespace) -> int:
+    """The toggle and the draft lengths on waves of requests.
+
+    Raises:
+        UsageError: for flags that make no sense; AprilError when the server fails.
+    """
+    from april.launch.bench import crossing, report
+
+    for name in ("requests", "waves", "median", "longest", "repeats"):
+        if getattr(flags, name) < 1:
+            raise UsageError(f"--{name} is {getattr(flags, name)}: it must be at least 1")
+    if flags.calibration and not Path(flags.calibration).is_file():
+        raise UsageError(f"--calibration {flags.calibration}: there is no such file")
+    waves = crossing.Waves(flags.requests, flags.waves, flags.median, longest=flags.longest)
+    out = folders.empty("--out", flags.out, f"runs/bench-crossing-{time.strftime('%Y%m%d-%H%M%S')}")
+    settings = Settings(
+        drafter=flags.drafter, calibration=flags.calibration, decisions=str((out / "decisions.jsonl").resolve())
+    )
+    slots = 2 * flags.requests * (waves.prompt + flags.longest + 64)
+    server_flags = ("--dtype", "bfloat16", "--max-total-tokens", str(slots))
+    machine = report.machine()
+    body = crossing.measure(model(flags.model, flags.cache_dir), waves, settings, flags.repeats, server_flags)
+    body |= {"model": flags.model, "machine": {**machine, "load_after": round(os.getloadavg()[0], 2)}}
+    (out / "report.json").write_text(json.dumps(body, indent=1) + "\n")
+    for name, ratio in body["over_plain"].items():
+        print(f"{name:>10}: {body['tokens_per_s'][name]:.1f} tok/s, x{ratio:.2f}", file=sys.stderr)
+    regret, switches = 100 * body["toggle_regret"], body["toggle_switches"]
+    print(f"april: regret of the toggle {regret:.1f} %, switches {switches}", file=sys.stderr)
+    if flags.json:
+        print(json.dumps(body))
+    return 0
 
 
 def run(flags: argparse.Namespace) -> int:

@@ -83,7 +83,7 @@ def _burst(engine: Engine, batch: int, context: int, width: int, repeats: int, g
         steps = [step for step in engine.speculation()["steps"] if step[0] == batch and step[2] == gamma]
         wanted += steps[WARM_UP:]
         if len(wanted) >= repeats:
-            return [list(phase) for phase in zip(*(step[3:] for step in wanted[:repeats]), strict=True)]
+            return [list(phase) for phase in zip(*(step[4:] for step in wanted[:repeats]), strict=True)]
     raise AprilError(
         f"B {batch}, S {context}, gamma {gamma}: only {len(wanted)} of {repeats} steps ran with all requests"
     )
