@@ -96,6 +96,8 @@ async def _round(host: RolloutBindings, args: Any, config: AprilConfig, rollout_
         data_source.end_round(rollout_id)
     trend = _kept(data_source, "length_trend", offpolicy.LengthTrend)
     metrics = {**gatherer.collect(), **round_metrics(result), **offpolicy.round_metrics(result, trend)}
+    # What the groups that wait cost: host memory, or disk; never the engines' KV.
+    metrics["april/parked_bytes"] = getattr(getattr(data_source, "buffer", None), "bytes", 0)
     return host.RolloutFnTrainOutput(samples=data, metrics=metrics)
 
 

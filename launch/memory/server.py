@@ -18,7 +18,7 @@ import tempfile
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,6 +39,8 @@ PROMPT = [5, 6, 7, 8]
 REQUESTS, LENGTH = 16, 600
 """A rollout writes four fifths of the cache."""
 CYCLES = 50
+FLYING = 150
+"""Tokens that a request of an aborted round asks for: more than it gets."""
 FLAGS = [
     *("--device", "cpu", "--attention-backend", "torch_native", "--max-total-tokens", str(TOKENS)),
     *("--host", "127.0.0.1", "--enable-memory-saver", "--disable-cuda-graph", "--skip-server-warmup"),
@@ -85,6 +87,12 @@ class Server:
         prompts = [[2 + (number + place * (number + 1)) % 29 for place in range(LENGTH)] for number in range(REQUESTS)]
         with ThreadPoolExecutor(REQUESTS) as pool:
             return list(pool.map(lambda prompt: self.generate(8, prompt), prompts))
+
+    def load(self) -> dict[str, Any]:
+        """Requests, and tokens of the cache that they hold (what only the prefix cache keeps is free for others)."""
+        with urllib.request.urlopen(f"{self.url}/v1/loads?include=core", timeout=ANSWER_S) as answer:
+            core: dict[str, Any] = json.load(answer)["loads"][0]
+        return core
 
     def release(self) -> None:
         """Releases all; flushed first, as the hosts do, since the server asserts that it is idle, and an answer can
@@ -193,6 +201,30 @@ def round_trip(server: Server, model: Path, trace: Trace, pause_s: float = 0.5) 
     return {"full": full, "released": released, "updated": updated["success"], "tokens_equal": before == after}
 
 
+def abort_round(server: Server) -> dict[str, Any]:
+    """A round that ends with requests in flight: what of the cache they held, and when it was free again (s)."""
+    idle = server.load()["num_used_tokens"]
+    prompts = [[2 + (number + place) % 29 for place in range(LENGTH)] for number in range(REQUESTS)]
+    with ThreadPoolExecutor(REQUESTS) as pool:
+        flying = [pool.submit(server.generate, FLYING, prompt) for prompt in prompts]
+        _until(lambda: server.load()["num_running_reqs"] == REQUESTS, "all requests run")
+        held = server.load()["num_used_tokens"]
+        started = time.perf_counter()
+        server.post("abort_request", abort_all=True)
+        _until(lambda: server.load()["num_used_tokens"] <= idle, "the cache of aborted requests is free")
+        freed = time.perf_counter() - started
+        partials = [each.result() for each in flying]
+    return {"idle": idle, "held": held, "freed_after_s": freed, "partials": [len(tokens) for tokens in partials]}
+
+
+def _until(holds: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + ANSWER_S
+    while not holds():
+        if time.monotonic() > deadline:
+            raise AprilError(f"not within {ANSWER_S} s: {what}")
+        time.sleep(SAMPLE_S)
+
+
 def cycles(server: Server, count: int = CYCLES) -> float:
     """The part by which resident memory grows over ``count`` releases and resumes, with the cache written each time."""
     server.generate()
@@ -234,7 +266,9 @@ def main(argv: list[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as folder, running(policy(Path(folder))) as server:
         with traced(server) as trace:
             rounds = [round_trip(server, Path(folder), trace, pause_s=1.0) for _ in range(2)]
-        found = {"rounds": rounds, "regions": expected(Path(folder)), "drift_50_cycles": cycles(server)}
+        aborted = abort_round(server)
+        found: dict[str, Any] = {"rounds": rounds, "aborted": aborted, "regions": expected(Path(folder))}
+        found["drift_50_cycles"] = cycles(server)
     if given.picture:
         title = "SGLang's scheduler on a CPU: two rounds of release and resume"
         picture.draw({"scheduler": trace.samples}, trace.phases, title, given.picture)

@@ -58,6 +58,22 @@ def test_the_cache_alone_is_released_while_weights_stay(server: measured.Server)
     assert server.roll_out() == before
 
 
+def test_an_aborted_rounds_cache_is_free_at_once_while_weights_stay(server: measured.Server, policy: Path) -> None:
+    """The partials cost host memory only; then the cache can go by itself, and they go on where they were."""
+    server.post("update_weights_from_disk", model_path=str(policy))
+    server.post("flush_cache?timeout=30")
+    found = measured.abort_round(server)
+    assert found["held"] >= measured.REQUESTS * measured.LENGTH
+    assert found["freed_after_s"] < 5
+    assert any(0 < tokens < measured.FLYING for tokens in found["partials"])
+    full = server.resident()
+    server.post("flush_cache?timeout=30")
+    server.post("release_memory_occupation", tags=["kv_cache"])
+    assert full - server.resident() >= 0.9 * found["held"] * 16384
+    server.post("resume_memory_occupation", tags=["kv_cache"])
+    assert len(server.generate(8)) == 8
+
+
 def test_fifty_cycles_do_not_creep(server: measured.Server, policy: Path) -> None:
     """slime#579, #638, #651, #1136."""
     server.post("update_weights_from_disk", model_path=str(policy))

@@ -159,6 +159,7 @@ def rounds_keep_every_token() -> None:
         assert all(sample.reward == sample.response_length for sample in samples.leaves(output.samples))
         trained += [group[0].group_index for group in output.samples]
     assert output.metrics["april/partials_resumed"] > 0
+    assert output.metrics["april/parked_bytes"] == source.buffer.bytes
     assert sorted([*trained, *{sample.group_index for sample in held(source)}]) == list(
         range(source.sample_group_index)
     )
