@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from april.patches.core import Contract, Feature, targets
 from april.patches.table import MILES_URL, MILES_VERSIONS, SGLANG_URL, SGLANG_VERSIONS, SLIME_URL, SLIME_VERSIONS
+from april.patches.table_pause import SGLANG_VERSIONS as PAUSE_VERSIONS
 
 SGLANG: tuple[Contract, ...] = (
     Contract(
@@ -58,6 +59,29 @@ SGLANG: tuple[Contract, ...] = (
         versions=SGLANG_VERSIONS,
         reason="tells which policy version generates",
         link=f"{SGLANG_URL}/sglang/srt/entrypoints/http_server.py",
+    ),
+    Contract(
+        name="engine-token-versions",
+        feature=Feature.INTERRUPT,
+        targets=targets(
+            "sglang.srt.managers.scheduler_components.output_streamer:_GenerationStreamAccumulator.accept",
+            "sglang.srt.managers.tokenizer_manager:TokenizerManager._handle_batch_output",
+        ),
+        versions=PAUSE_VERSIONS,
+        reason="carries the weight version of each token into an answer, piece by piece, and puts the pieces together",
+        link=f"{SGLANG_URL}/sglang/srt/managers/tokenizer_manager.py",
+    ),
+    Contract(
+        name="engine-retract",
+        feature=Feature.INTERRUPT,
+        targets=targets(
+            "sglang.srt.managers.schedule_batch:retract_all",
+            "sglang.srt.managers.schedule_batch:Req.reset_for_retract",
+            "sglang.srt.mem_cache.common:evict_from_tree_cache",
+        ),
+        versions=PAUSE_VERSIONS,
+        reason="frees the KV of requests that go back to the queue, which keep what they generated",
+        link=f"{SGLANG_URL}/sglang/srt/managers/schedule_batch.py",
     ),
 )
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from april.patches.core import Feature, Patch, Process, targets
 
-SGLANG_VERSIONS = "==0.5.12.post1 | ==0.5.13.post1 | ==0.5.15.post1"
+SGLANG_VERSIONS = "==0.5.13.post1 | ==0.5.15.post1"
+"""0.5.12 sends what a request says about its tokens (``customized_info``) for the last piece of an answer only."""
 SGLANG_URL = "https://github.com/sgl-project/sglang"
 SCHEDULER = "sglang.srt.managers.scheduler:Scheduler"
 

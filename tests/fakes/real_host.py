@@ -23,6 +23,7 @@ from fake_sglang import FakeSglang
 
 import april.workers
 from april import samples
+from april.core import versions_of
 from april.hosts.rollout import RolloutBindings, bindings
 from april.patches import boot
 from april.patches.cpu import torchvision_ops
@@ -334,6 +335,25 @@ def sync_is_the_hosts_own_function() -> None:
     theirs = bindings().generate_rollout(args, 0, source_for(args))
     for a, b in zip(samples.leaves(ours.samples), samples.leaves(theirs.samples), strict=True):
         assert (a.tokens, a.reward, a.rollout_log_probs) == (b.tokens, b.reward, b.rollout_log_probs)
+
+
+@check
+def requests_outlive_rounds() -> None:
+    args, aborts = arguments(april_interrupt="retract"), SERVER.aborts
+    source, crossed = source_for(args), 0
+    SERVER.written.clear()
+    for rollout_id in range(4):
+        SERVER.weight_version = str(rollout_id + 1)
+        output = play(args, rollout_id, source)
+        assert output.metrics["april/wasted_tokens"] == 0
+        wrote = {tuple(map(int, versions)) for versions in SERVER.written.values()}
+        for sample in samples.leaves(output.samples):
+            samples.check(sample)
+            versions = versions_of(samples.legs_of(sample))
+            assert tuple(versions) in wrote
+            crossed += len(set(versions)) > 1
+    assert crossed > 0
+    assert SERVER.aborts == aborts
 
 
 def main() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 from argparse import Namespace
 from collections.abc import Iterator
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +20,8 @@ from april import samples
 from april.config import REWARDS, from_args
 from april.core import Interrupt
 from april.errors import UsageError
+from april.patches.patcher import Patcher
+from april.patches.pause import hosts
 from april.patches.pause.token_versions import TokenVersions
 from april.rollout import generate_rollout
 from april.staleness import AtCap, StalenessPolicy
@@ -225,6 +228,42 @@ def test_flags_that_do_not_go_together(changes: dict[str, Any], message: str) ->
 
 def test_retract_goes_with_colocation() -> None:
     assert from_args(arguments(april_interrupt="retract", colocate=True)).interrupt is Interrupt.RETRACT
+
+
+def test_the_host_pauses_in_the_mode_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And an engine whose KV cache is not back yet is not told to go on."""
+    posted: list[tuple[str, Any]] = []
+
+    class Requests:
+        @staticmethod
+        def post(url: str, json: Any, timeout: float) -> Any:
+            posted.append((url, json))
+            return SimpleNamespace(raise_for_status=lambda: None)
+
+    class Engine:
+        node_rank, server_host, server_port = 0, "host", 1
+
+        def __init__(self, offload: bool) -> None:
+            self.args = Namespace(offload_rollout=offload)
+
+        def pause_generation(self) -> None:
+            raise AssertionError("aborts every request")
+
+        def continue_generation(self) -> str:
+            return "goes on"
+
+    module: Any = ModuleType("host")
+    module.SGLangEngine, module.requests = Engine, Requests
+    patcher = Patcher()
+    hosts.apply(module, patcher)
+    for ours, theirs in (("retract", "retract"), ("inplace", "in_place")):
+        monkeypatch.setenv("APRIL_INTERRUPT", ours)
+        Engine(False).pause_generation()
+        assert posted.pop() == ("http://host:1/pause_generation", {"mode": theirs})
+    assert (Engine(False).continue_generation(), Engine(True).continue_generation()) == ("goes on", None)
+    patcher.undo()
+    with pytest.raises(AssertionError):
+        Engine(False).pause_generation()
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.sampled_from("123")), max_size=8), st.integers(0, 20))

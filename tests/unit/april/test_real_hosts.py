@@ -44,7 +44,7 @@ def report(request: pytest.FixtureRequest) -> dict[str, Any]:
 def test_every_check_on_the_real_host(report: dict[str, Any]) -> None:
     failed = {name: error for name, error in report["checks"].items() if error}
     assert not failed, "\n".join(f"{name}:\n{error}" for name, error in failed.items())
-    assert len(report["checks"]) == 12
+    assert len(report["checks"]) == 13
 
 
 def test_what_a_host_lacks_is_named(report: dict[str, Any]) -> None:
