@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import signal
@@ -26,6 +27,7 @@ READY_S = 300.0
 ANSWER_S = 600.0
 LOG_TAIL = 3000
 HIGHEST_PORT = 50_000
+PR_SET_PDEATHSIG = 1
 FLAGS = (
     *("--device", "cpu", "--attention-backend", "torch_native", "--host", "127.0.0.1", "--random-seed", "0"),
     *("--disable-cuda-graph", "--skip-server-warmup", "--skip-tokenizer-init", "--log-level", "warning"),
@@ -126,7 +128,12 @@ def running(
     }
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(
-            [*command, "--port", str(port)], stdout=log, stderr=log, env=settings, start_new_session=True
+            [*command, "--port", str(port)],
+            stdout=log,
+            stderr=log,
+            env=settings,
+            start_new_session=True,
+            preexec_fn=_end_with_parent,
         )
         try:
             url = f"http://127.0.0.1:{port}"
@@ -139,6 +146,11 @@ def running(
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+
+
+def _end_with_parent() -> None:
+    """In the server, before it starts: it ends when we do, however that may be; its own processes end with it."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def free_port() -> int:
