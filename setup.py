@@ -32,7 +32,7 @@ setup(
         "april.configs": ["**/*.txt", "**/*.in", "**/*.yaml", "**/*.json"],
         "april.launch": ["jobs/templates/*.j2"],
         "april.patches": ["fingerprints.json"],
-        "specrollout.kernels": ["native/*.cpp"],
+        "specrollout.kernels": ["native/*.cpp", "native/*.h"],
         "april.memory": ["native/*.cpp", "native/*.h", "native/*/*.cpp"],
     },
     install_requires=["jinja2>=3.1", "packaging>=23", "wrapt>=1.16", "psutil>=5.9", "pyyaml>=6"],

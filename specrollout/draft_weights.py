@@ -15,6 +15,7 @@ import torch
 from april.errors import AprilError
 from specrollout import checksum, kernels, quantize
 from specrollout.draft_layers import HEAD, FoundLayer
+from specrollout.kernels import between
 
 
 class DrafterError(AprilError):
@@ -62,31 +63,47 @@ class CollectMethod(DraftMethod):
         return result
 
 
-class Swapped:
-    """Puts other methods into modules, and the very same ones back. Does not nest."""
+Swap = tuple[torch.nn.Module, str, Any]
+"""A module, the name of an attribute of its own, and what to put there."""
 
-    def __init__(self, methods: Sequence[tuple[torch.nn.Module, DraftMethod]]) -> None:
-        self._swaps = [(module.__dict__, module.quant_method, method) for module, method in methods]
+
+class Swapped:
+    """Puts other objects into modules, and the very same ones back. Does not nest."""
+
+    def __init__(self, swaps: Sequence[Swap]) -> None:
+        self._swaps = [(module.__dict__, name, module.__dict__[name], other) for module, name, other in swaps]
         self.inside = False
 
     def __enter__(self) -> None:
         assert not self.inside, "a drafter drafts already"
         self.inside = True
         # Not by setattr: a module's takes ten times longer, and this happens at every draft.
-        for attributes, _, method in self._swaps:
-            attributes["quant_method"] = method
+        for attributes, name, _, other in self._swaps:
+            attributes[name] = other
 
     def __exit__(self, *error: object) -> None:
         self.inside = False
-        for attributes, original, _ in self._swaps:
-            attributes["quant_method"] = original
+        for attributes, name, original, _ in self._swaps:
+            attributes[name] = original
 
 
 class DraftWeights:
-    """The weights of one kind; ``plan`` has ``w4`` or ``w8`` for each layer's name."""
+    """The weights of one kind; ``plan`` has ``w4`` or ``w8`` for each layer's name.
 
-    def __init__(self, kind: str, layers: Sequence[FoundLayer], plan: Mapping[str, str], group: int) -> None:
+    ``modules`` are all of the model: on a CPU those between the layers draft with native code, too.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        layers: Sequence[FoundLayer],
+        plan: Mapping[str, str],
+        group: int,
+        modules: Sequence[torch.nn.Module] = (),
+    ) -> None:
         self.kind = kind
+        self.replaced = 0
+        self._modules = modules
         self.fresh = False
         self.sources: list[int] = []
         self.contents: list[int] = []
@@ -130,7 +147,10 @@ class DraftWeights:
                 raise DrafterError(f"{layer.name}: {error}: no drafter can be made from it") from None
         self.sources, self.contents = self._source_sums(), self._content_sums()
         # The methods are looked up again each time: whoever put others there since then gets those back.
-        self.swapped = Swapped([(layer.module, self._method(layer)) for layer in self._layers])
+        swaps: list[Swap] = [(layer.module, "quant_method", self._method(layer)) for layer in self._layers]
+        others = list(between.replacements(self._modules)) if self._layers else []
+        swaps += [(module, between.PLACE, forward) for module, forward in others]
+        self.swapped, self.replaced = Swapped(swaps), len(others)
         self.fresh = True
 
     def stale(self) -> str | None:

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from specrollout import checksum, draft_layers, quantize
-from specrollout.draft_weights import CollectMethod, DrafterError, DraftWeights, LayerReport, Swapped
+from specrollout.draft_weights import CollectMethod, DrafterError, DraftWeights, LayerReport, Swap, Swapped
 from specrollout.kinds import KINDS, KindChooser
 
 __all__ = ["DRAFTERS", "DrafterError", "DrafterStats", "LayerReport", "SelfDrafter"]
@@ -35,13 +35,17 @@ BYTES = {"w4": 0.27, "w8": 0.52}
 
 @dataclass(slots=True)
 class DrafterStats:
-    """The kind in use; counts since the start; bytes of all kinds; checksums of the last refresh."""
+    """The kind in use; counts since the start; bytes of all kinds; checksums of the last refresh.
+
+    ``replaced`` norms, rotary embeddings and gates draft with native code.
+    """
 
     kind: str
     refreshes: int = 0
     last_seconds: float = 0.0
     total_seconds: float = 0.0
     bytes: int = 0
+    replaced: int = 0
     dirty_reasons: Counter[str] = field(default_factory=Counter)
     source_checksum: str = ""
     drafter_checksum: str = ""
@@ -72,6 +76,7 @@ class SelfDrafter:
             raise ValueError(f"group {group}: use {', '.join(map(str, quantize.GROUPS))}")
         self._group, self._device, self._region = group, device, region
         self._layers = draft_layers.find(model, quantize_head)
+        self._modules = list(model.modules()) if device == "cpu" else []
         self._input_scales: dict[str, torch.Tensor] = {}
         self._activations: dict[str, quantize.Activations] = {}
         self._kinds: dict[str, DraftWeights] = {}
@@ -121,6 +126,7 @@ class SelfDrafter:
         weights.load(self._input_scales)
         stats = self.stats
         stats.refreshes += 1
+        stats.replaced = weights.replaced
         stats.last_seconds = time.perf_counter() - start
         stats.total_seconds += stats.last_seconds
         stats.source_checksum = checksum.combined(weights.sources)
@@ -145,11 +151,11 @@ class SelfDrafter:
     @contextmanager
     def collecting(self) -> Iterator[None]:
         """Inside, the inputs of the linears (not of the head) are looked at, for :meth:`calibrate`. Slow."""
-        methods = []
+        methods: list[Swap] = []
         for layer in self._layers:
             if layer.reason is None and layer.name != draft_layers.HEAD:
                 seen = self._activations.setdefault(layer.name, quantize.Activations(layer.weight.shape[1]))
-                methods.append((layer.module, CollectMethod(layer.module.quant_method, seen)))
+                methods.append((layer.module, "quant_method", CollectMethod(layer.module.quant_method, seen)))
         with Swapped(methods):
             yield
 
@@ -173,7 +179,7 @@ class SelfDrafter:
             usable = [layer for layer in self._layers if layer.reason is None]
             plan = self._mixed_plan(usable) if kind == "mixed" else {layer.name: kind for layer in usable}
             with self._region():
-                self._kinds[kind] = DraftWeights(kind, self._layers, plan, self._group)
+                self._kinds[kind] = DraftWeights(kind, self._layers, plan, self._group, self._modules)
             self.stats.bytes += self._kinds[kind].bytes
         return self._kinds[kind]
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from april.errors import AprilError
 from april.memory.build import compiler
 
-SOURCE = Path(__file__).parent / "native" / "lowbit.cpp"
-NAME = "libspecrollout_lowbit.so"
+SOURCES = Path(__file__).parent / "native"
+NAME = "libspecrollout_kernels.so"
 NEEDED = ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni")
 FLAGS = ["-std=c++17", "-O3", "-fPIC", "-shared", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-maybe-uninitialized"]
 FLAGS += [f"-m{name.replace('_', '')}" for name in NEEDED] + ["-mfma", "-mf16c"]
@@ -37,16 +37,19 @@ def library() -> Path:
     Raises:
         AprilError: when there is no compiler, it fails, or the cache cannot be written.
     """
-    digest = hashlib.sha256(" ".join([*FLAGS, os.environ.get("CXX", "")]).encode() + SOURCE.read_bytes())
+    sources = sorted(SOURCES.glob("*.cpp"))
+    digest = hashlib.sha256(" ".join([*FLAGS, os.environ.get("CXX", "")]).encode())
+    for path in [*sources, *sorted(SOURCES.glob("*.h"))]:
+        digest.update(path.name.encode() + path.read_bytes())
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "april"
-    target = cache / f"lowbit-{digest.hexdigest()[:12]}" / NAME
+    target = cache / f"kernels-{digest.hexdigest()[:12]}" / NAME
     if target.is_file():
         return target
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         # Several processes may build at once: each in a folder of its own, then renamed.
         with tempfile.TemporaryDirectory(prefix=".build-", dir=target.parent) as folder:
-            _compile([*compiler(), *FLAGS, "-o", f"{folder}/{NAME}", str(SOURCE)])
+            _compile([*compiler(), *FLAGS, "-o", f"{folder}/{NAME}", *map(str, sources)])
             os.replace(f"{folder}/{NAME}", target)
     except OSError as error:
         raise AprilError(f"{target}: {error.strerror or error}: set XDG_CACHE_HOME to a folder for it") from error

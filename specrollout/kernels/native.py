@@ -1,7 +1,7 @@
-"""Draft weights over the native kernels (native/lowbit.cpp): 4 or 8 bits, the input quantized to 8 bits by group.
+"""The native library, and draft weights over its products (native/lowbit.cpp).
 
-They are called through ctypes: a call costs a few microseconds less than one of PyTorch's operators, and the library
-needs no PyTorch to be compiled.
+Weights have 4 or 8 bits; the input is quantized to 8 bits by group. The products are called through ctypes: a call costs
+a few microseconds less than one of PyTorch's operators, and the library needs no PyTorch to be compiled.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import re
-from ctypes import c_int32, c_int64, c_void_p
+from ctypes import c_float, c_int32, c_int64, c_void_p
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,11 @@ def library() -> Any:
     loaded.april_multiply.argtypes = (c_void_p, c_void_p, c_void_p, c_void_p, c_int64, c_int32, c_int32)
     loaded.april_multiply.restype = None
     loaded.april_threads_from.restype = None
+    loaded.april_rms_norm.argtypes = (*5 * (c_void_p,), c_int64, c_int64, c_float, c_int32, c_int32)
+    loaded.april_silu_and_mul.argtypes = (c_void_p, c_void_p, c_int64, c_int64, c_int32)
+    loaded.april_rotate.argtypes = (*4 * (c_void_p,), *5 * (c_int64,), *3 * (c_int32,))
+    for name in ("rms_norm", "silu_and_mul", "rotate"):
+        getattr(loaded, f"april_{name}").restype = None
     if runtime := _openmp():
         names = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
         loaded.april_threads_from(*(ctypes.cast(getattr(runtime, name), c_void_p) for name in names))

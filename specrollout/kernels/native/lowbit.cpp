@@ -10,24 +10,19 @@
 // Threads come from the OpenMP runtime that PyTorch has loaded (a second one would fight with it for the cores), through
 // the addresses of its functions; without them one thread does it all.
 
-#include <immintrin.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <vector>
 
-#define EXPORT extern "C" __attribute__((visibility("default")))
+#include "vectors.h"
 
 namespace {
 
-constexpr int64_t kLanes = 16;
 constexpr int kTile = 8;  // rows of x that share a pass over a block: accumulators fit the registers
 constexpr int64_t kAhead = 2048;  // bytes of codes that are fetched ahead: the processor alone is late from 5 rows on
 constexpr int kRows = 64;  // rows of x that are quantized at a time, to stay in the second-level cache
-
-enum Type : int32_t { kFloat32 = 0, kBfloat16 = 1 };
 
 using Body = void (*)(void*);
 void (*gomp_parallel)(Body, void*, unsigned, unsigned) = nullptr;
@@ -57,19 +52,6 @@ void parallel(int64_t items, int threads, const Work& work) {
         job.work(share(job.items, thread_number(), thread_count()));
       },
       &job, static_cast<unsigned>(threads), 0);
-}
-
-__m512 load(const void* from, int64_t index, Type type) {
-  if (type == kFloat32) return _mm512_loadu_ps(static_cast<const float*>(from) + index);
-  const __m256i half = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(static_cast<const uint16_t*>(from) + index));
-  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
-}
-
-__m256i to_bfloat16(__m512 value) {  // to nearest, ties to even; not for NaN
-  const __m512i bits = _mm512_castps_si512(value);
-  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-  const __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
-  return _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16));
 }
 
 uint16_t to_bfloat16(float value) {
@@ -245,19 +227,11 @@ constexpr Multiply kMultiply[kTile] = {
     multiply_block<kBits, 5>, multiply_block<kBits, 6>, multiply_block<kBits, 7>, multiply_block<kBits, 8>,
 };
 
-void store(const Weight& weight, const void* bias, void* y, Type type, int64_t block, int64_t row, __m512 value) {
-  const int64_t column = block * kLanes, left = std::min(kLanes, weight.outputs - column);
-  const __mmask16 mask = static_cast<__mmask16>((1u << left) - 1);
-  if (type == kFloat32) {
-    if (bias) value = _mm512_add_ps(value, _mm512_maskz_loadu_ps(mask, static_cast<const float*>(bias) + column));
-    _mm512_mask_storeu_ps(static_cast<float*>(y) + row * weight.outputs + column, mask, value);
-    return;
-  }
-  if (bias) {
-    const __m256i half = _mm256_maskz_loadu_epi16(mask, static_cast<const uint16_t*>(bias) + column);
-    value = _mm512_add_ps(value, _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16)));
-  }
-  _mm256_mask_storeu_epi16(static_cast<uint16_t*>(y) + row * weight.outputs + column, mask, to_bfloat16(value));
+void finish(const Weight& weight, const void* bias, void* y, Type type, int64_t block, int64_t row, __m512 value) {
+  const int64_t column = block * kLanes;
+  const __mmask16 mask = lanes(weight.outputs - column);
+  if (bias) value = _mm512_add_ps(value, load(bias, column, type, mask));
+  store(y, row * weight.outputs + column, type, mask, value);
 }
 
 }  // namespace
@@ -300,7 +274,7 @@ EXPORT void april_multiply(const Weight* weight, const void* x, const void* bias
           const int tile = static_cast<int>(std::min<int64_t>(kTile, some - row));
           __m512 out[kTile];
           kernels[tile - 1](*weight, rows, block, row, out);
-          for (int m = 0; m < tile; ++m) store(*weight, bias, y, static_cast<Type>(type), block, first + row + m, out[m]);
+          for (int m = 0; m < tile; ++m) finish(*weight, bias, y, static_cast<Type>(type), block, first + row + m, out[m]);
         }
     }
   });

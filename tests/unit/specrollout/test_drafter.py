@@ -11,6 +11,7 @@ from april.errors import UsageError
 from april.launch.drafter import main as command
 from specrollout import checksum, kinds, quantize
 from specrollout.drafter import DrafterError, SelfDrafter
+from specrollout.kernels import build
 
 
 class UnquantizedLinearMethod:
@@ -115,6 +116,33 @@ def test_the_methods_come_back_after_an_error():
         assert model.first.quant_method is not before
         raise RuntimeError("in the draft")
     assert model.first.quant_method is before
+
+
+class SiluAndMul(torch.nn.Module):
+    """As SGLang's: a call goes to what the module keeps."""
+
+    def __init__(self):
+        super().__init__()
+        self._forward_method = self.forward_native
+
+    def forward_native(self, x):
+        gate, up = x.chunk(2, -1)
+        return F.silu(gate) * up
+
+
+@pytest.mark.skipif(bool(build.missing()), reason="no native kernels on this CPU")
+def test_what_is_between_the_layers_is_replaced_while_drafting():
+    model = Model()
+    model.gate = SiluAndMul()
+    usual = model.gate.__dict__["_forward_method"]
+    drafter = SelfDrafter(model)
+    with drafter.drafting():
+        inside = model.gate.__dict__["_forward_method"]
+        assert inside is not usual
+        x = torch.randn(3, 8)
+        torch.testing.assert_close(inside(x), usual(x))
+    assert model.gate.__dict__["_forward_method"] is usual
+    assert drafter.stats.replaced == 1
 
 
 def test_methods_that_were_put_there_later_come_back():

@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from specrollout import kernels, quantize
-from specrollout.kernels import Unsupported, cpu, gpu
+from specrollout.kernels import Unsupported, between, build, cpu, gpu
 from specrollout.kernels.aten import AtenW4, AtenW8
 from specrollout.kernels.native import NativeWeight
 
-native = pytest.mark.skipif(cpu.no_native() is not None, reason=str(cpu.no_native()))
+native = pytest.mark.skipif(bool(build.missing()), reason=f"this CPU has no {build.missing()}")
 TYPES = [torch.float32, torch.bfloat16]
 SHAPES = [(16, 32), (1, 64), (17, 96), (100, 576), (192, 128), (50, 1536)]
 
@@ -159,6 +159,131 @@ def test_words_for_marlin_hold_the_outputs_in_awqs_order():
     assert words.dtype == torch.int32
     for nibble, output in enumerate((0, 2, 4, 6, 1, 3, 5, 7)):
         assert torch.equal((words >> (4 * nibble)) & 15, codes.view(3, 4, 8)[:, :, output].int())
+
+
+class MultiPlatformOp(torch.nn.Module):
+    """As SGLang's: a call goes to what the module keeps."""
+
+    def __init__(self):
+        super().__init__()
+        self._forward_method = self.forward_native
+
+    def forward(self, *args, **kwargs):
+        return self._forward_method(*args, **kwargs)
+
+
+class RMSNorm(MultiPlatformOp):
+    """As SGLang's, in float64."""
+
+    def __init__(self, size, dtype):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.rand(size, dtype=dtype) + 0.5, requires_grad=False)
+        self.hidden_size, self.variance_epsilon, self.variance_size_override = size, 1e-5, None
+        self.fp32_residual, self.override_orig_dtype, self.cast_x_before_out_mul = False, None, False
+
+    def forward_native(self, x, residual=None, post_residual_addition=None):
+        wide = x.double() + (0 if residual is None else residual.double())
+        out = wide / (wide.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt() * self.weight.double()
+        return out.to(x.dtype) if residual is None else (out.to(x.dtype), wide.to(x.dtype))
+
+
+class SiluAndMul(MultiPlatformOp):
+    """As SGLang's, in float64."""
+
+    def forward_native(self, x):
+        gate, up = x.double().chunk(2, -1)
+        return (torch.nn.functional.silu(gate) * up).to(x.dtype)
+
+
+class RotaryEmbedding(MultiPlatformOp):
+    """As SGLang's, in float64."""
+
+    def __init__(self, size, turned, neox, dtype):
+        super().__init__()
+        self.head_size, self.rotary_dim, self.is_neox_style = size, turned, neox
+        angles = torch.arange(50)[:, None] / 100 ** (torch.arange(turned // 2) / turned * 2)
+        self.register_buffer("cos_sin_cache", torch.cat([angles.cos(), angles.sin()], -1).to(dtype))
+
+    def forward_native(self, positions, query, key, offsets=None, fused_set_kv_buffer_arg=None):
+        positions = positions if offsets is None else positions + offsets
+        return self._turn(positions, query), self._turn(positions, key)
+
+    def _turn(self, positions, x):
+        cosine, sine = self.cos_sin_cache.double()[positions].chunk(2, -1)
+        heads = x.double().reshape(len(x), -1, self.head_size).clone()
+        part = heads[..., : self.rotary_dim]
+        if self.is_neox_style:
+            a, b = part.chunk(2, -1)
+        else:
+            a, b = part[..., ::2], part[..., 1::2]
+        turned = a * cosine[:, None] - b * sine[:, None], b * cosine[:, None] + a * sine[:, None]
+        joined = torch.cat(turned, -1) if self.is_neox_style else torch.stack(turned, -1).flatten(-2)
+        return torch.cat([joined, heads[..., self.rotary_dim :]], -1).reshape(x.shape).to(x.dtype)
+
+
+def replaced(module: torch.nn.Module):
+    ((found, forward),) = between.replacements([module])
+    assert found is module
+    return forward
+
+
+NEAR = {torch.float32: {"rtol": 1e-5, "atol": 1e-6}, torch.bfloat16: {"rtol": 2**-8, "atol": 1e-6}}
+
+
+@native
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("size", [5, 64, 576])
+def test_norms(size, dtype):
+    norm, x, residual = RMSNorm(size, dtype), made(7, size, dtype) * 100, made(7, size, dtype, seed=1) * 100
+    forward = replaced(norm)
+    kept = residual.clone()
+    torch.testing.assert_close(forward(x), norm(x), **NEAR[dtype])
+    torch.testing.assert_close(forward(x, residual), norm(x, residual), **NEAR[dtype])
+    torch.testing.assert_close(forward(x.view(7, 1, size)), norm(x).view(7, 1, size), **NEAR[dtype])
+    assert torch.equal(residual, kept)
+    strided = torch.cat([x, x], 1)[:, :size]
+    assert torch.equal(forward(strided), forward(x))
+    assert torch.equal(forward(x.half()), norm(x.half()))  # what it does not know is the original's
+
+
+@native
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("size", [1, 48, 100])
+def test_gates(size, dtype):
+    x = made(5, 2 * size, dtype) * 500
+    x[0, 0], x[1, 0] = 200, -200
+    torch.testing.assert_close(replaced(SiluAndMul())(x), SiluAndMul()(x), **NEAR[dtype])
+
+
+@native
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize(("size", "turned"), [(64, 64), (40, 24), (8, 4)])
+@pytest.mark.parametrize("neox", [True, False])
+def test_rotations(neox, size, turned, dtype):
+    module = RotaryEmbedding(size, turned, neox, dtype)
+    joined = made(6, 5 * size, dtype) * 50
+    query, key = joined.split([3 * size, 2 * size], dim=1)  # as a layer has them: parts of one product
+    positions = torch.tensor([0, 49, 7, 7, 1, 30])
+    before = joined.clone()
+    for got, wanted in zip(replaced(module)(positions, query, key), module(positions, query, key), strict=True):
+        torch.testing.assert_close(got, wanted, **NEAR[dtype])
+        assert got.is_contiguous()
+    assert torch.equal(joined, before)
+    offsets = torch.zeros(6, dtype=torch.int64)
+    for got, wanted in zip(
+        replaced(module)(positions, query, key, offsets), module(positions, query, key, offsets), strict=True
+    ):
+        assert torch.equal(got, wanted)
+
+
+@native
+def test_modules_with_other_numerics_stay_as_they_are():
+    unusual = [RMSNorm(8, torch.float32) for _ in range(4)]
+    unusual[0].fp32_residual = True
+    unusual[1].variance_size_override = 4
+    unusual[2].cast_x_before_out_mul = True
+    unusual[3]._forward_method = unusual[3].forward  # compiled, or another's
+    assert list(between.replacements([*unusual, RMSNorm(8, torch.float16), torch.nn.Linear(2, 2)])) == []
 
 
 def in_8_bits(x: torch.Tensor, group: int) -> torch.Tensor:
