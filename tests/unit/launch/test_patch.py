@@ -48,6 +48,7 @@ def test_check_of_a_tree(miles: Path, capsys: Any) -> None:
         "correction": "works",
         "telemetry": "works",
         "cpu": "works",
+        "interrupt": "works",
     }
 
 
@@ -95,7 +96,7 @@ def test_apply_refuses_what_does_not_fit_and_says_how_to_leave_it_out(miles: Pat
     code, _, err = run(capsys, "apply", "--to", str(miles))
     assert code == 1
     assert "cpu does not fit" in err
-    assert "--feature host --feature april --feature telemetry leaves it out" in err
+    assert "--feature host --feature april --feature telemetry --feature interrupt leaves it out" in err
     assert {path: path.read_bytes() for path in miles.rglob("*") if path.is_file()} == before
     assert run(capsys, "apply", "--to", str(miles), "--feature", "host")[0] == 0
 
@@ -147,7 +148,7 @@ def test_every_version_that_is_supported_is_recorded() -> None:
 
 
 def test_the_matrix_tells_what_is_no_longer_as_recorded(miles: Path, monkeypatch: Any, capsys: Any) -> None:
-    works = dict.fromkeys(("host", "april", "correction", "telemetry", "cpu"), "works")
+    works = dict.fromkeys(("host", "april", "correction", "telemetry", "cpu", "interrupt"), "works")
     entries = [
         matrix.Entry("miles", "0.0.2", works, "seen"),
         matrix.Entry("miles", "0.0.2", {**works, "cpu": "refused"}, "seen"),
