@@ -21,8 +21,16 @@ def sums(tensors: Sequence[torch.Tensor], every: int = EVERY) -> list[int]:
     """The sampled sum of each tensor, with one synchronisation for all (on a GPU)."""
     if not tensors:
         return []
-    found = [tensor[::every].view(INTEGERS[tensor.element_size()]).sum(dtype=torch.int64) for tensor in tensors]
+    found = [_integers(tensor[::every]).sum(dtype=torch.int64) for tensor in tensors]
     return [int(value) for value in torch.stack(found).tolist()]
+
+
+def _integers(rows: torch.Tensor) -> torch.Tensor:
+    """The same bits as whole numbers: 8 bytes each where a row can be cut so, which is four times as fast."""
+    size = rows.element_size()
+    whole = rows.stride(-1) == 1 and rows.shape[-1] * size % 8 == 0 and rows.storage_offset() * size % 8 == 0
+    aligned = all(stride * size % 8 == 0 for stride in rows.stride()[:-1])
+    return rows.view(torch.int64 if whole and aligned and rows.ndim > 1 else INTEGERS[size])
 
 
 def combined(values: Sequence[int]) -> str:

@@ -1,7 +1,7 @@
 """The native library, and draft weights over its products (native/lowbit.cpp).
 
-Weights have 4 or 8 bits; the input is quantized to 8 bits by group. The products are called through ctypes: a call costs
-a few microseconds less than one of PyTorch's operators, and the library needs no PyTorch to be compiled.
+Weights have 4 or 8 bits; the input is quantized to 8 bits by group. The products are called through ctypes: a call
+costs a few microseconds less than one of PyTorch's operators, and the library needs no PyTorch to be compiled.
 """
 
 from __future__ import annotations
