@@ -120,6 +120,8 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 
 @pytest.fixture(autouse=True)
 def _first_policy(engine: Engine) -> None:
+    # An answer can come before the server is idle.
+    engine.server.post("flush_cache?timeout=30")
     engine.update(0)
 
 
@@ -169,6 +171,7 @@ def test_retracted_requests_go_on_under_the_new_weights_as_if_they_were_new(engi
 
 def test_the_tokens_before_the_update_are_those_of_the_old_weights(engine: Engine) -> None:
     answers, *_ = updated_in_flight(engine, "retract")
+    engine.at_baseline()
     engine.update(0)
     for prompt, answer in zip(prompts(), answers, strict=True):
         cut = pieces(answer)[0][1]
