@@ -15,6 +15,7 @@ from .reading.packages import Saver, Torch
 
 NAME = "memory saver"
 SOURCE = "python -m pip install --no-build-isolation git+https://github.com/fzyzcjy/torch_memory_saver"
+OURS = "or let april train choose april.memory (--memory-backend), once python -m april.memory.device_check is ok here"
 BUILD = f"with hipcc on PATH: TMS_PLATFORM=hip {SOURCE}"
 ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 CHUNKED_BELOW = (7,)
@@ -79,7 +80,7 @@ GATES = (
 def checks(facts: Facts) -> list[Check]:
     """The checks of this module."""
     if facts.device.name == "cpu":
-        return [ok(NAME, "not needed on a CPU (its libraries want libcuda, and there is nothing to release)")]
+        return [ok(NAME, "not needed on a CPU: april.memory releases memory there (april memory selftest)")]
     found = [_build(facts)]
     if facts.device.name == "rocm":
         found += [_release(facts), _chunks(facts)]
@@ -97,7 +98,7 @@ def _build(facts: Facts) -> Check:
         return unknown(NAME, saver.why, install)
     if rocm:  # the wheel's library without a suffix is a copy of CUDA's: it fails for want of libcuda
         if not saver.hip:
-            return fail(NAME, f"{version} carries CUDA's libraries only", BUILD)
+            return fail(NAME, f"{version} carries CUDA's libraries only", f"{BUILD}; {OURS}")
         return ok(NAME, f"{version}, built for HIP")
     runtime = torch.runtime if isinstance(torch, Torch) else None
     major = (release(runtime or "") or (0,))[0]
@@ -169,5 +170,5 @@ def _graph_registration(facts: Facts) -> Check:
         return ok(name, "0")
     said = "with graphs a resume can hang (torch_memory_saver#88, sglang#40648)"
     if value is None:
-        return warn(name, f"not set, so on: {said}", "export NCCL_GRAPH_REGISTER=0")
+        return ok(name, "not set: april train and april launch set it to 0; export it for runs that they do not start")
     return fail(name, f"{value}: {said}", "export NCCL_GRAPH_REGISTER=0")

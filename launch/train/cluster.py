@@ -8,7 +8,7 @@ from argparse import Namespace
 from collections.abc import Iterator
 
 from april.hosts import Host
-from april.launch.train import cpu
+from april.launch.train import cpu, memory
 
 WORKER_HOOK = "april.patches.boot.install"
 OBJECT_STORE_BYTES = 512 * 1024**2
@@ -62,6 +62,7 @@ def _environment(host: Host) -> dict[str, str]:
         "PYTHONPATH",
         "SPECROLLOUT",
         "OPENBLAS_NUM_THREADS",
+        memory.REGISTER,
         *launched,
         *host.environment(device),
         *(cpu.ENVIRONMENT if device == "cpu" else ()),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection
 
 from april.launch.doctor.numbers import release
@@ -10,6 +11,8 @@ from april.memory import build, install
 
 RELEASING = frozenset({"--colocate", "--offload", "--offload-train", "--offload-rollout"})
 """The hosts' flags of runs that release memory between the phases."""
+
+REGISTER = "NCCL_GRAPH_REGISTER"
 
 
 def chosen(backend: str, device: str, flags: Collection[str]) -> str | None:
@@ -35,8 +38,13 @@ def prepare(name: str | None) -> None:
 
 
 def environment(name: str | None) -> dict[str, str]:
-    """Tells every process of the run."""
-    return {install.CHOSEN: name or ""}
+    """Tells every process of the run.
+
+    Buffers that a captured graph has registered with NCCL or RCCL are gone after a pause, and the next collective hangs
+    (sglang#40648, torch_memory_saver#88): in a run that pauses, none is registered unless the user says so.
+    """
+    register = {REGISTER: os.environ.get(REGISTER, "0")} if name else {}
+    return {install.CHOSEN: name or "", **register}
 
 
 def _cuda_major() -> int | None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from runs import HOSTS, events, left_running, metrics, start
+from runs import HOSTS, events, left_running, metrics, start, wait_for
 from test_identity import FLAGS, LOSSES
 
 from april.patches import receipts
@@ -24,7 +24,9 @@ OPTIMIZER_BYTES = 2 + 4 + 4 + 4 + 4
 def launched(folder: Path, host: str, flags: list[str]) -> subprocess.Popen[str]:
     """A run that keeps what was generated."""
     data = folder / "rollouts" / "{rollout_id}.pt"
-    return start(folder / "run", [*flags, *FLAGS, "--colocate", "--save-debug-rollout-data", str(data)], host)
+    no_eval = ["--eval-interval", "100", "--skip-eval-before-train"]
+    ours = ["--colocate", *no_eval, "--save-debug-rollout-data", str(data)]
+    return start(folder / "run", [*flags, *FLAGS, *ours], host)
 
 
 def outcome(folder: Path, process: subprocess.Popen[str]) -> dict[str, Any]:
@@ -50,11 +52,10 @@ def test_offload_changes_memory_and_nothing_else(
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
     folders = tmp_path / "with", tmp_path / "without"
-    both = [
-        launched(folders[0], host, train_flags),
-        launched(folders[1], host, [*train_flags, "--no-offload-train", "--no-offload-rollout"]),
-    ]
-    offloaded, resident = (outcome(folder, process) for folder, process in zip(folders, both, strict=True))
+    first = launched(folders[0], host, train_flags)
+    wait_for(folders[0] / "run", "ready", first)  # it has its ports: the hosts' runs that start at once take the same
+    second = launched(folders[1], host, [*train_flags, "--no-offload-train", "--no-offload-rollout"])
+    offloaded, resident = outcome(folders[0], first), outcome(folders[1], second)
     assert len(offloaded["samples"]) == STEPS * 16
     assert any(offloaded["train/loss"]), "a loss of 0 would show nothing"
     assert offloaded == resident

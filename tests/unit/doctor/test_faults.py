@@ -146,7 +146,6 @@ MEMORY_SAVER: list[Row] = [
             ("rocm", "PYTORCH_HIP_ALLOC_CONF"),
         )
     ),
-    ("cuda", {"environ": {"NCCL_GRAPH_REGISTER": None}}, REGISTER, WARN, "not set"),
     ("rocm", {"environ": {"NCCL_GRAPH_REGISTER": "1"}}, REGISTER, FAIL, "1: with graphs a resume can hang"),
 ]
 FULL = Space("/tmp", 1 * GIB, 900 * GIB)
@@ -272,6 +271,7 @@ GOOD: list[tuple[str, dict[str, object], str, str]] = [
     ("cpu", {"device.cpu_flags": frozenset({"amx_bf16"})}, "accelerator", "bf16 by amx_bf16"),
     ("cpu", {"device.cpu_flags": frozenset()}, "accelerator", "without AMX or AVX512_BF16"),
     ("cpu", {"packages.saver": Saver(frozenset({12}))}, "memory saver", "not needed on a CPU"),
+    ("cuda", {"environ": {"NCCL_GRAPH_REGISTER": None}}, REGISTER, "april train and april launch set it to 0"),
     ("cuda", without(torch="2.9.1+cu129"), "torch", "2.9.1+cu129, your own build"),
     ("cuda", {"packages.python": (3, 12, 3)}, "python", "3.12.3"),
     ("cuda", host(name="slime", version="624b824", megatron=None, root="/slime"), "host", "slime 624b824 in /slime"),

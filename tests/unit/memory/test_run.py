@@ -28,6 +28,14 @@ def test_a_run_that_releases_nothing_needs_none() -> None:
     memory.prepare(None)
 
 
+def test_a_run_that_pauses_registers_no_buffers_of_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """sglang#40648, torch_memory_saver#88: a hang; what the user has set stays."""
+    monkeypatch.delenv("NCCL_GRAPH_REGISTER", raising=False)
+    assert memory.environment("tms") == {"APRIL_MEMORY": "tms", "NCCL_GRAPH_REGISTER": "0"}
+    monkeypatch.setenv("NCCL_GRAPH_REGISTER", "1")
+    assert memory.environment("april")["NCCL_GRAPH_REGISTER"] == "1"
+
+
 @pytest.mark.parametrize("flag", sorted(memory.RELEASING))
 def test_a_run_that_releases_memory_on_a_cpu_gets_ours(flag: str) -> None:
     assert memory.chosen("auto", "cpu", ["--num-rollout", "2", flag]) == "april"
