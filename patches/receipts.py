@@ -1,15 +1,18 @@
 """Receipts: each process of a run writes which patches are live in it, and the driver reads them before it trains.
 
-A receipt is ``RUN_DIR/receipts/<role>-<pid>.json``: ``{"role", "pid", "host", "device", "patches", "skipped", "arm_ms",
-"apply_ms", "time"}``, rewritten atomically whenever a patch goes live. ``skipped`` tells why an optional patch is not
-live; ``arm_ms`` is what arming cost the process, ``apply_ms`` what each patch did (milliseconds). A process that
-refuses to run half-patched leaves ``fault-<pid>.json`` with the reason.
+A receipt is ``RUN_DIR/receipts/<role>-<machine>-<pid>.json``: ``{"role", "machine", "pid", "raylet", "host", "device",
+"patches", "skipped", "arm_ms", "apply_ms", "time"}``, rewritten atomically whenever a patch goes live. ``machine`` is
+the host name, without which equal pids of two machines would be one process; ``raylet`` the pid of the Ray node that
+the process belongs to; ``skipped`` tells why an optional patch is not live; ``arm_ms`` is what arming cost the process,
+``apply_ms`` what each patch did (milliseconds). A process that refuses to run half-patched leaves
+``fault-<machine>-<pid>.json`` with the reason.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import socket
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -26,12 +29,18 @@ arm_ms = 0.0
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """What one process reported."""
+    """What one process reported; its pid is one of its machine."""
 
     role: Process
+    machine: str
     pid: int
     patches: frozenset[str]
     skipped: Mapping[str, str] = field(default_factory=dict)
+
+
+def machine() -> str:
+    """The name of this node, which the run's nodes tell themselves apart by."""
+    return socket.gethostname()
 
 
 def write() -> None:
@@ -40,7 +49,9 @@ def write() -> None:
     if role is not None:
         body = {
             "role": role.value,
+            "machine": machine(),
             "pid": os.getpid(),
+            "raylet": int(os.environ.get("RAY_RAYLET_PID", 0)) or None,
             "host": os.environ.get("APRIL_HOST"),
             "device": os.environ.get("APRIL_DEVICE"),
             "patches": live.live(),
@@ -49,12 +60,13 @@ def write() -> None:
             "apply_ms": {name: round(spent, 3) for name, spent in live.milliseconds().items()},
             "time": time.time(),
         }
-        _write(f"{role.value}-{os.getpid()}.json", body)
+        _write(f"{role.value}-{machine()}-{os.getpid()}.json", body)
 
 
 def write_fault(reason: str) -> None:
     """Leave the reason why this process does not run; where the run's processes swallow errors, the driver finds it."""
-    _write(f"fault-{os.getpid()}.json", {"pid": os.getpid(), "reason": reason, "time": time.time()})
+    body = {"machine": machine(), "pid": os.getpid(), "reason": reason, "time": time.time()}
+    _write(f"fault-{machine()}-{os.getpid()}.json", body)
 
 
 def _write(name: str, body: dict[str, Any]) -> None:
@@ -79,7 +91,13 @@ def read(run_dir: Path) -> list[Receipt]:
     paths = [path for path in sorted(run_dir.glob("receipts/*.json")) if not path.name.startswith("fault-")]
     bodies = [json.loads(path.read_text()) for path in paths]
     return [
-        Receipt(Process(body["role"]), int(body["pid"]), frozenset(body["patches"]), body.get("skipped", {}))
+        Receipt(
+            role=Process(body["role"]),
+            machine=body["machine"],
+            pid=int(body["pid"]),
+            patches=frozenset(body["patches"]),
+            skipped=body.get("skipped", {}),
+        )
         for body in bodies
     ]
 
@@ -107,8 +125,8 @@ def verify(run_dir: Path, patches: Iterable[Patch], processes: Mapping[Process, 
         for receipt in reported:
             if missing := _missing(rows, receipt):
                 raise AprilError(
-                    f"{kind.value} process {receipt.pid} runs without {', '.join(missing)}: refusing to train "
-                    "half-patched; its log in the run directory tells why"
+                    f"{kind.value} process {receipt.pid} on {receipt.machine} runs without {', '.join(missing)}: "
+                    "refusing to train half-patched; its log in the run directory tells why"
                 )
     return receipts
 

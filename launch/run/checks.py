@@ -125,9 +125,10 @@ def _nodes(launch: Launch, environ: Mapping[str, str]) -> None:
     address = environ.get("RAY_ADDRESS")
     if address and ":" in address and "://" not in address:
         ray_nodes.check(address, launch.nodes, min(launch.gpus_per_node, rules.devices(launch)))
-    elif not address and launch.nodes > 1:
+    elif not address and launch.nodes > 1 and launch.vendor != "cpu":
         raise UsageError(
-            f"--nodes {launch.nodes}: this machine is one node; use --job slurm, ray or kubernetes, or set RAY_ADDRESS"
+            f"--nodes {launch.nodes}: this machine is one node of GPUs; use --job slurm, ray or kubernetes, or set "
+            "RAY_ADDRESS"
         )
 
 

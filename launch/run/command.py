@@ -158,7 +158,14 @@ def _words(given: argparse.Namespace, launch: Launch, out: Path) -> list[str]:
     """The command on this machine."""
     tree = ["--slime-dir", given.slime_dir] if given.slime_dir else []
     quiet = ["--quiet"] if given.quiet else []
-    return ["april", "train", "--host", given.host, *tree, *quiet, "--run-dir", str(out / "run"), *launch.train_flags()]
+    ours = [*tree, *quiet, *_nodes(launch), "--run-dir", str(out / "run")]
+    return ["april", "train", "--host", given.host, *ours, *launch.train_flags()]
+
+
+def _nodes(launch: Launch) -> list[str]:
+    """On a CPU this machine can be several nodes."""
+    several = launch.nodes > 1 and launch.vendor == "cpu" and not os.environ.get("RAY_ADDRESS")
+    return ["--nodes", str(launch.nodes)] if several else []
 
 
 def _out(given: argparse.Namespace) -> Path:

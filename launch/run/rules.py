@@ -15,9 +15,12 @@ from april.errors import UsageError
 from april.launch.arguments import UsageParser
 from april.launch.run import flags as flag_words
 from april.launch.run.resolve import Launch, whole
+from april.launch.train import prometheus
 from specrollout import settings
 
 EXPANDABLE = "expandable_segments:true"
+PROMETHEUS = prometheus.FLAG.removeprefix("--")
+"""Read by april train itself, in every mode."""
 ALLOCATORS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
 
@@ -36,6 +39,7 @@ def check(launch: Launch) -> None:
 def _our_settings(launch: Launch) -> None:
     """Our own flags as the processes of the run will read them: ranges, and what they ask of the host's."""
     ours = {name: value for name, value in launch.flags.items() if name.startswith(("april-", "specrollout"))}
+    ours.pop(PROMETHEUS, None)
     if launch.mode.spec:
         ours["specrollout"] = "on"
     args = our_parser().parse_args(flag_words.words(ours))
@@ -97,7 +101,7 @@ def _needs_april(launch: Launch) -> str | None:
     paused = launch.flags.get("pause-generation-mode")
     if paused in ("retract", "in_place"):
         return f"--pause-generation-mode {paused} keeps requests across weight updates: use --mode april or april+spec"
-    given = next((name for name in launch.flags if name.startswith("april-")), None)
+    given = next((name for name in launch.flags if name.startswith("april-") and name != PROMETHEUS), None)
     if given:
         return f"--{given} has no effect with --mode {launch.mode.name}: use --mode april or april+spec"
     return None

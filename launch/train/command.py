@@ -9,6 +9,7 @@ import sys
 import time
 import uuid
 from collections.abc import Mapping
+from pathlib import Path
 
 from april.config import REWARDS
 from april.errors import UsageError
@@ -16,7 +17,7 @@ from april.hosts import Host
 from april.hosts.resolve import resolve
 from april.launch import folders
 from april.launch.arguments import UsageParser
-from april.launch.train import cpu, memory, preflight, speculation, supervisor, versions
+from april.launch.train import cpu, memory, preflight, prometheus, speculation, supervisor, versions
 from april.patches.core import Feature
 from april.telemetry.events import emit
 
@@ -58,6 +59,13 @@ def parser() -> argparse.ArgumentParser:
         help="the host's asynchronous loop: the next rollout is generated while this one is trained",
     )
     made.add_argument(
+        "--nodes",
+        type=int,
+        default=1,
+        metavar="N",
+        help="Ray nodes that a run on a CPU starts on this machine, its devices spread over them (default: 1)",
+    )
+    made.add_argument(
         "--memory-backend",
         default="auto",
         choices=["auto", "april", "tms"],
@@ -65,6 +73,13 @@ def parser() -> argparse.ArgumentParser:
         "first where it has a library for the device, else the second (default: auto)",
     )
     speculation.add_arguments(made)
+    made.add_argument(
+        prometheus.FLAG,
+        default="0",
+        metavar="[ADDRESS:]PORT",
+        help="serve the newest value of every metric to Prometheus there; the address is 127.0.0.1 unless given, auto "
+        "finds a free port, 0 is off (default: 0)",
+    )
     made.add_argument("--run-dir", metavar="DIR", help="where the run writes (default: runs/<time>-<id>)")
     made.add_argument("--quiet", action="store_true", help="host output to the run directory's log only")
     made.add_argument(
@@ -84,9 +99,10 @@ def run(argv: list[str]) -> int:
     if ours.asynchronous and host.name == "miles":
         raise UsageError("--async: miles' wheel carries no asynchronous training loop; use --host slime")
     device = preflight.device(ours.device)
+    _check_nodes(ours.nodes, device)
     saver = memory.chosen(ours.memory_backend, device, theirs)
     speculating = speculation.chosen(ours, host, theirs)
-    flags = host_flags(host, device, ours.april, [*speculation.flags(speculating), *theirs])
+    flags = host_flags(host, device, ours.april, [*speculation.flags(speculating), *theirs], ours.nodes)
     preflight.check(flags, device)
     preflight.check_disk(ours.run_dir)
     correction = dict(preflight.values(flags)).get("--april-correction", "none")
@@ -100,25 +116,52 @@ def run(argv: list[str]) -> int:
     if ours.dry_run:
         print("\n".join([*(f"{name}={value}" for name, value in overlay.items()), shlex.join(flags)]))
         return 0
+    exporter = prometheus.exporter(ours.april_prometheus_port)
     memory.prepare(saver)
     run_dir = folders.empty("--run-dir", ours.run_dir, f"runs/{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:4]}")
     os.environ["APRIL_RUN_DIR"] = str(run_dir)
     emit("started")
     environment = {**os.environ, **overlay, **speculation.environment(speculating, run_dir)}
-    environment["APRIL_ASYNC"] = "1" if ours.asynchronous else "0"
+    environment |= {"APRIL_ASYNC": "1" if ours.asynchronous else "0", "APRIL_NODES": str(ours.nodes)}
     print(f"april: {host.name} {host.version} on {device}, run directory {run_dir}", file=sys.stderr)
     if host.lacks:
         lacking = "; ".join(f"{lack.feature} ({lack.because})" for lack in host.lacks)
         print(f"april: {host.name} lacks {lacking}", file=sys.stderr)
     command = [*PYTHON, "-m", "april.launch.train.driver", *flags]
-    return supervisor.run(command, environment, run_dir, not ours.quiet)
+    return _supervised(command, environment, run_dir, not ours.quiet, exporter)
 
 
-def host_flags(host: Host, device: str, april: str, theirs: list[str]) -> list[str]:
+def _supervised(
+    command: list[str],
+    environment: Mapping[str, str],
+    run_dir: Path,
+    echo: bool,
+    exporter: prometheus.Exporter | None,
+) -> int:
+    """Run to the end, its metrics served beside it, and report; returns the exit code."""
+    if exporter is not None:
+        print(f"april: metrics at {exporter.url}", file=sys.stderr)
+    code = supervisor.run(command, environment, run_dir, echo, exporter.serving(run_dir) if exporter else None)
+    if run_dir.exists():
+        from april.launch.train import report
+
+        report.write(run_dir)
+    return code
+
+
+def _check_nodes(nodes: int, device: str) -> None:
+    if nodes < 1:
+        raise UsageError(f"--nodes {nodes}: at least 1")
+    if nodes > 1 and (device != "cpu" or os.environ.get("RAY_ADDRESS")):
+        which = "RAY_ADDRESS has its own" if device == "cpu" else f"on {device} this machine is one"
+        raise UsageError(f"--nodes {nodes}: nodes are started here for a run on a CPU only; {which}; leave it out")
+
+
+def host_flags(host: Host, device: str, april: str, theirs: list[str], nodes: int = 1) -> list[str]:
     """The complete flags for the host's parser; the user's come last and win."""
     by_samples = dict(preflight.values(theirs)).get("--april-stop") == "samples"
     rewards = ["--custom-reward-post-process-path", REWARDS] if by_samples else []
-    given = cpu.FLAGS + host.cpu_flags() if device == "cpu" else []
+    given = cpu.flags(nodes) + host.cpu_flags() if device == "cpu" else []
     return [*given, *ROLLOUT[april], *rewards, *theirs]
 
 

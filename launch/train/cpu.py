@@ -30,8 +30,6 @@ FLAGS = [
     "1",
     "--rollout-num-gpus-per-engine",
     "1",
-    "--num-gpus-per-node",
-    "2",
     "--actor-num-nodes",
     "1",
     "--actor-num-gpus-per-node",
@@ -59,3 +57,9 @@ FLAGS = [
     "4096",
 ]
 """Logical devices, gloo, Megatron without Transformer Engine and Apex, SGLang's torch attention."""
+DEVICES_PER_NODE = 2
+
+
+def flags(nodes: int) -> list[str]:
+    """For so many Ray nodes. To the hosts they are one: they give out the ports of each node apart from the others'."""
+    return [*FLAGS, "--num-gpus-per-node", str(DEVICES_PER_NODE * nodes)]

@@ -6,6 +6,7 @@ parent in between dies, so that the descendants at the end are exactly what the 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -28,11 +29,17 @@ GRACE_S = 15.0
 """How long the driver may take to shut down after a signal, and what it left behind to end by itself."""
 
 
-def run(command: list[str], environment: Mapping[str, str], run_dir: Path, echo: bool) -> int:
+def run(
+    command: list[str],
+    environment: Mapping[str, str],
+    run_dir: Path,
+    echo: bool,
+    beside: contextlib.AbstractContextManager[Any] | None = None,
+) -> int:
     """Run ``command`` to its end; returns its exit code (128 + signal number after a signal).
 
     Its output goes to ``run_dir/logs/driver.log``, and to our own when ``echo``. The reason of a failure, which the
-    driver leaves in ``run_dir/error.json``, is printed as one line.
+    driver leaves in ``run_dir/error.json``, is printed as one line. ``beside`` is entered while the driver runs.
     """
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
     log = run_dir / "logs" / "driver.log"
@@ -63,7 +70,8 @@ def run(command: list[str], environment: Mapping[str, str], run_dir: Path, echo:
         assert driver.stdout is not None
         reader = threading.Thread(target=_copy, args=(driver.stdout, sink, echo), daemon=True)
         reader.start()
-        code = driver.wait()
+        with beside or contextlib.nullcontext():
+            code = driver.wait()
         end_descendants()
         reader.join(timeout=GRACE_S)
     _keep_logs(session, run_dir / "logs" / "ray")

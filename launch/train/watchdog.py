@@ -11,7 +11,7 @@ import psutil
 
 from april.launch.train import outcome
 from april.patches.core import Process
-from april.patches.receipts import Receipt
+from april.patches.receipts import Receipt, machine
 
 PERIOD_S = 0.5
 SETTLE_S = 1.0
@@ -23,9 +23,10 @@ CHILDREN = {Process.ROLLOUT_MANAGER: "router", Process.TOKENIZER: "detokenizer"}
 
 
 class Watchdog:
-    """Watches the processes of this node that reported, their servers, and Ray's own.
+    """Watches the processes of this machine that reported, their servers, and Ray's own.
 
-    With fault tolerance the host restarts engines by itself, and they are not watched.
+    The pids of another machine mean nothing here; of what dies there Ray tells the driver. With fault tolerance the
+    host restarts engines by itself, and they are not watched.
     """
 
     def __init__(self, run_dir: Path, tolerate_engines: bool) -> None:
@@ -35,11 +36,7 @@ class Watchdog:
 
     def start(self, receipts: list[Receipt]) -> None:
         """Begin to watch."""
-        reported = [
-            receipt
-            for receipt in receipts
-            if receipt.role is not Process.DRIVER and not (self._tolerate_engines and receipt.role in ENGINES)
-        ]
+        reported = to_watch(receipts, machine(), self._tolerate_engines)
         watched = {**dict(_infrastructure()), **dict(_children(reported)), **{r.pid: r.role.value for r in reported}}
         begun = {pid: started for pid in watched if (started := _started(pid)) is not None}
         threading.Thread(target=self._watch, args=(watched, begun), daemon=True, name="april-watchdog").start()
@@ -57,6 +54,12 @@ class Watchdog:
     def _end(self, who: str) -> None:
         outcome.record(self._run_dir, f"the {who} died during the run; see the logs in {self._run_dir / 'logs'}", 1)
         os._exit(1)  # the main thread may be waiting for the dead process; the supervisor cleans up
+
+
+def to_watch(receipts: Iterable[Receipt], here: str, tolerate_engines: bool) -> list[Receipt]:
+    """The processes on this machine whose death ends the run."""
+    ignored = {Process.DRIVER, *(ENGINES if tolerate_engines else ())}
+    return [receipt for receipt in receipts if receipt.machine == here and receipt.role not in ignored]
 
 
 def _infrastructure() -> Iterator[tuple[int, str]]:

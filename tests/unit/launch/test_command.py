@@ -59,6 +59,7 @@ def test_a_gpu_gets_no_flags_of_the_cpu_host(miles: Path) -> None:
         (["--host", "slime", "--slime-dir", "."], "is no slime tree"),
         (["--host", "miles", "--async"], "miles' wheel carries no asynchronous training loop"),
         (["--host", "miles", "--device", "cuda"], "this machine has none"),
+        (["--host", "miles", "--device", "cpu", "--nodes", "0"], "--nodes 0: at least 1"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(

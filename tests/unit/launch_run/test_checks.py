@@ -145,7 +145,8 @@ def test_devices(
 
 def test_several_nodes_need_a_cluster_with_enough_of_them(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     on(monkeypatch, "cuda", 8)
-    assert "this machine is one node" in said(launch(folders, hardware="h100x8", nodes=2))[0]
+    assert "this machine is one node of GPUs" in said(launch(folders, hardware="h100x8", nodes=2))[0]
+    assert said(launch(folders, nodes=2)) == []
     monkeypatch.setattr(
         ray_nodes, "ask", lambda address: [ray_nodes.Node("10.0.0.1", 8, 64), ray_nodes.Node("10.0.0.2", 8, 4)]
     )

@@ -48,7 +48,7 @@ def trained(here: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         from april.launch.run import prepare
 
         folder = Path(prepare.folders(cache_dir, os.environ)["smollm2"])
-        folder.mkdir(parents=True)
+        folder.mkdir(parents=True, exist_ok=True)
         architecture = command.Catalog().get("models", "smollm2").own["architecture"]
         (folder / "config.json").write_text(json.dumps({**architecture, "rms_norm_eps": 9.999999747378752e-06}))
         (folder / "model.safetensors").touch()
@@ -79,6 +79,20 @@ def test_a_run_on_this_machine(trained: list[list[str]], here: Path, capsys: pyt
     assert "export NCCL_GRAPH_REGISTER=0" in script
     assert subprocess.run(["bash", "-n", out / "command.sh"], check=False).returncode == 0
     assert len((out / "prompts.jsonl").read_text().splitlines()) == 512
+
+
+def test_nodes_of_a_cpu_are_on_this_machine(trained: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """And in its cluster where there is one; the port of the metrics is april train's own, in every mode."""
+    port = ["--mode", "sync", "--set", "april-prometheus-port=auto"]
+    assert cli.main([*SMOLLM2, "--out", "out", "--nodes", "2", *port]) == 0
+    monkeypatch.setattr(command.checks.ray_nodes, "check", lambda *asked: None)
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    monkeypatch.setattr(command.checks.preflight, "_check_cluster", lambda address: None)
+    assert cli.main([*SMOLLM2, "--out", "other", "--nodes", "2"]) == 0
+    here, cluster = trained
+    assert here[here.index("--nodes") + 1] == here[here.index("--actor-num-nodes") + 1] == "2"
+    assert here[here.index("--april-prometheus-port") + 1] == "auto"
+    assert "--nodes" not in cluster
 
 
 def test_what_the_user_has_exported_wins(trained: list[list[str]], here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,7 +167,6 @@ def test_job_files(kind: str, here: Path, capsys: pytest.CaptureFixture[str]) ->
         (["smollm2-arithmetic", "--host", "verl"], "unknown host 'verl'"),
         (["smollm2-arithmetic", "--set", "over-sampling-batch-size=1"], "at least --rollout-batch-size (4)"),
         (["qwen3-4b-deepmath", "--hardware", "cpu"], "no such folder; hf download Qwen/Qwen3-4B"),
-        (["smollm2-arithmetic", "--nodes", "2"], "this machine is one node"),
         (["smollm2-arithmetic", "--time", "soon", "--job", "slurm"], "walltime is soon"),
         (["smollm2-arithmetic", "--dryrun"], "unrecognized arguments: --dryrun; april launch --help"),
     ],

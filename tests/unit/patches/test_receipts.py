@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -34,10 +35,11 @@ ROWS = [
 ]
 
 
-def leave(run_dir: Path, role: str, pid: int, patches: list[str]) -> None:
+def leave(run_dir: Path, role: str, pid: int, patches: list[str], skipped: dict[str, str] | None = None) -> None:
     folder = run_dir / "receipts"
     folder.mkdir(exist_ok=True)
-    (folder / f"{role}-{pid}.json").write_text(json.dumps({"role": role, "pid": pid, "patches": patches}))
+    body = {"role": role, "machine": "n1", "pid": pid, "patches": patches, "skipped": skipped or {}}
+    (folder / f"{role}-n1-{pid}.json").write_text(json.dumps(body))
 
 
 def test_all_reported(tmp_path: Path) -> None:
@@ -56,7 +58,7 @@ def test_a_process_that_did_not_report(tmp_path: Path) -> None:
 def test_one_of_two_processes_without_a_patch(tmp_path: Path) -> None:
     leave(tmp_path, "train_actor", 1, ["a", "b"])
     leave(tmp_path, "train_actor", 2, ["a"])
-    with pytest.raises(AprilError, match="train_actor process 2 runs without b"):
+    with pytest.raises(AprilError, match="train_actor process 2 on n1 runs without b"):
         receipts.verify(tmp_path, ROWS, {Process.TRAIN_ACTOR: 2})
 
 
@@ -68,11 +70,9 @@ def test_one_of_two_engines_did_not_report(tmp_path: Path) -> None:
 
 def test_an_optional_patch_may_be_missing_where_the_process_says_why(tmp_path: Path) -> None:
     leave(tmp_path, "engine", 1, [])
-    with pytest.raises(AprilError, match="engine process 1 runs without c"):
+    with pytest.raises(AprilError, match="engine process 1 on n1 runs without c"):
         receipts.verify(tmp_path, ROWS, {Process.ENGINE: 1})
-    (tmp_path / "receipts" / "engine-1.json").write_text(
-        json.dumps({"role": "engine", "pid": 1, "patches": [], "skipped": {"c": "changed"}})
-    )
+    leave(tmp_path, "engine", 1, [], {"c": "changed"})
     assert receipts.verify(tmp_path, ROWS, {Process.ENGINE: 1})
 
 
@@ -88,6 +88,22 @@ def test_a_receipt_is_written_for_this_process(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(process, "_role", Process.ENGINE)
     receipts.write()
     assert [receipt.role for receipt in receipts.read(tmp_path)] == [Process.ENGINE]
+
+
+def test_equal_pids_of_two_machines_are_two_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("APRIL_RUN_DIR", str(tmp_path))
+    monkeypatch.setenv("RAY_RAYLET_PID", "77")
+    monkeypatch.setattr(process, "_role", Process.ENGINE)
+    for name in ("n1", "n2"):
+        monkeypatch.setattr(receipts.socket, "gethostname", lambda name=name: name)
+        receipts.write()
+        receipts.write_fault(f"{name} is broken")
+    assert {(found.machine, found.pid) for found in receipts.read(tmp_path)} == {
+        ("n1", os.getpid()),
+        ("n2", os.getpid()),
+    }
+    assert receipts.faults(tmp_path) == ["n1 is broken", "n2 is broken"]
+    assert json.loads(next(tmp_path.glob("receipts/engine-n2-*")).read_text())["raylet"] == 77
 
 
 def test_outside_a_run_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
