@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 
 Multiply = Callable[[torch.Tensor, "torch.Tensor | None"], torch.Tensor]
-DTYPES = (torch.bfloat16, torch.float32)
+DTYPES = (torch.bfloat16, torch.float32, torch.float16)
 
 
 class Unsupported(Exception):

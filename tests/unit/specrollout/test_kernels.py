@@ -127,7 +127,7 @@ def test_aten_products(dtype, scaled):
 def test_reasons():
     for source, why in (
         (torch.zeros(16, 100), "not a multiple of 32"),
-        (torch.zeros(16, 128, dtype=torch.float16), "float16"),
+        (torch.zeros(16, 128, dtype=torch.float64), "float64"),
         (torch.zeros(2, 16, 128), "3 dimensions"),
         (torch.zeros(16, 128, device="meta"), "no kernel for a meta"),
     ):
@@ -296,3 +296,15 @@ def in_8_bits(x: torch.Tensor, group: int) -> torch.Tensor:
 
 def relative(got: torch.Tensor, wanted: torch.Tensor) -> float:
     return quantize.relative_error(wanted, got)
+
+
+@pytest.mark.parametrize("kind", ["w4", "w8"])
+def test_float16_goes_through_float32(kind):
+    source, x = made(48, 128, torch.float16), made(3, 128, torch.float16, seed=1) * 50
+    half, full = kernels.make(kind, source, 128), kernels.make(kind, source.float(), 128)
+    half.load(source)
+    full.load(source.float())
+    bias = made(1, 48, torch.float16)[0]
+    assert half.multiply(x, bias).dtype is torch.float16
+    assert torch.equal(half.multiply(x, bias), full.multiply(x.float(), bias.float()).half())
+    assert kernels.nbytes(half) == kernels.nbytes(full)
