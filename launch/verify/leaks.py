@@ -21,7 +21,8 @@ PLAIN = 0.01
 VARIANTS: dict[str, tuple[str, ...]] = {
     "prefix cache": (),
     "no prefix cache, small pool, small chunks": (
-        *("--disable-radix-cache", "--max-total-tokens", "1500", "--chunked-prefill-size", "64"),
+        *("--disable-radix-cache", "--max-total-tokens", "1000", "--chunked-prefill-size", "64"),
+        *("--schedule-conservativeness", "0"),
     ),
 }
 """Servers that it is tried on; the later of two equal flags counts. The small pool has running requests retracted.
