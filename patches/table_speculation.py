@@ -89,6 +89,13 @@ SPECULATION_PATCHES: tuple[Patch, ...] = (
         "SGLang counts drafts by the width of each result",
     ),
     _row(
+        "finish",
+        "sglang.srt.managers.schedule_batch:Req.update_finish_state",
+        "finish_state",
+        "a stop token inside an accepted run that reaches the length limit is not looked for",
+        "SGLang looks for stops up to the limit first",
+    ),
+    _row(
         "meta-info",
         "sglang.srt.managers.tokenizer_manager:TokenizerManager._calculate_spec_decoding_metrics",
         "meta_info",

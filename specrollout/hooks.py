@@ -101,6 +101,33 @@ def count_requests(original: Original, self: Any, result: Any, batch: Any) -> An
     return tokens
 
 
+def finish_state(original: Original, self: Any, new_accepted_len: int = 1) -> Any:
+    """A run of accepted tokens ends where token by token it would have ended.
+
+    Upstream asks for the length first, so that a stop inside a run that also reaches the limit is not seen, and an
+    abort keeps what lies beyond the limit or a stop. Here the run is searched for stops as if there were no limit.
+    """
+    limit = self.sampling_params.max_new_tokens
+    if new_accepted_len <= 1 or self.finished() or not (self.to_finish or len(self.output_ids) >= limit):
+        return original(self, new_accepted_len)
+    aborting, self.to_finish = self.to_finish, None
+    self.sampling_params.max_new_tokens = len(self.output_ids) + 1
+    try:
+        original(self, new_accepted_len)
+    finally:
+        self.sampling_params.max_new_tokens = limit
+        self.to_finish = aborting
+    if self.finished():
+        if (self.finished_len if self.finished_len is not None else len(self.output_ids)) < limit:
+            self.to_finish = None
+            return None
+        self.finished_reason = self.finished_len = None
+    if aborting and len(self.output_ids) < limit:
+        return original(self, new_accepted_len)
+    self.to_finish = None
+    return original(self, new_accepted_len)  # by length
+
+
 def meta_info(original: Original, self: Any, meta: dict[str, Any], received: Any, index: int) -> None:
     """True counts of a request: upstream takes every cycle for one of the longest draft."""
     original(self, meta, received, index)

@@ -4,6 +4,8 @@ from types import SimpleNamespace as Object
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from specrollout import hooks
 
@@ -113,3 +115,67 @@ def test_state_goes_to_the_worker_alone():
     )
     assert others == "upstream"
     assert worker.asked == []
+
+
+class Response:
+    """As SGLang's Req, where it decides that a response has ended."""
+
+    def __init__(self, tokens: list[int], limit: int, stops: set[int], aborted: bool = False) -> None:
+        self.output_ids = tokens
+        self.sampling_params = Object(max_new_tokens=limit)
+        self.stops = stops
+        self.to_finish = "abort" if aborted else None
+        self.finished_reason: str | None = None
+        self.finished_len: int | None = None
+
+    def finished(self) -> bool:
+        return self.finished_reason is not None
+
+    def upstream(self, new: int = 1) -> None:
+        limit = self.sampling_params.max_new_tokens
+        if self.to_finish:
+            self.finished_reason, self.to_finish = self.to_finish, None
+        elif len(self.output_ids) >= limit:
+            self.finished_reason, self.finished_len = "length", limit
+        else:
+            places = range(len(self.output_ids) - new, len(self.output_ids))
+            found = next((place for place in places if self.output_ids[place] in self.stops), None)
+            if found is not None:
+                self.finished_reason, self.finished_len = "stop", found + 1
+
+
+@given(
+    st.lists(st.integers(0, 3), min_size=1, max_size=12),
+    st.integers(1, 9),
+    st.integers(1, 7),
+    st.sampled_from([set(), {3}, {0, 3}]),
+)
+def test_a_run_ends_where_token_by_token_it_would_have_ended(
+    tokens: list[int], limit: int, width: int, stops: set[int]
+):
+    one = Response([], limit, stops)
+    for token in tokens:
+        if not one.finished():
+            one.output_ids = [*one.output_ids, token]
+            one.upstream()
+    run = Response([], limit, stops)
+    for start in range(0, len(tokens), width):
+        if not run.finished():
+            new = tokens[start : start + width]
+            run.output_ids = [*run.output_ids, *new]
+            hooks.finish_state(Response.upstream, run, len(new))
+    assert (run.finished_reason, run.finished_len) == (one.finished_reason, one.finished_len)
+    assert run.sampling_params.max_new_tokens == limit
+
+
+@given(st.lists(st.integers(0, 3), min_size=2, max_size=8), st.integers(1, 9), st.sampled_from([set(), {3}]))
+def test_an_abort_in_a_run_keeps_nothing_beyond_the_limit_or_a_stop(tokens: list[int], limit: int, stops: set[int]):
+    response = Response(tokens, limit, stops, aborted=True)
+    hooks.finish_state(Response.upstream, response, len(tokens))
+    kept = tokens if response.finished_len is None else tokens[: response.finished_len]
+    assert response.finished()
+    assert len(kept) <= limit
+    assert not stops.intersection(kept[:-1])
+    assert response.to_finish is None
+    if len(tokens) < limit and not stops.intersection(tokens):
+        assert (response.finished_reason, kept) == ("abort", tokens)
