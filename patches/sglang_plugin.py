@@ -90,10 +90,18 @@ def _report(kind: Process) -> None:
     for patch in rows:
         for target in patch.targets:
             found = pkgutil.resolve_name(target.places[0])
-            held = [cell.cell_contents for cell in getattr(found, "__closure__", None) or ()]
-            if _implementation(patch) not in held:
+            if _implementation(patch) not in _wrapped(found):
                 reason = f"SGLang's {kind.value} runs without {patch.name}: {target} is {found!r}"
                 receipts.write_fault(reason)
                 raise AprilError(reason)
     live.mark_live([patch.name for patch in rows])
     receipts.write()
+
+
+def _wrapped(found: Any) -> list[Any]:
+    """What is held by the wrappers around a function, the outermost first: each of SGLang's holds one hook."""
+    held: list[Any] = []
+    while (inner := getattr(found, "__wrapped__", None)) is not None:
+        held += [cell.cell_contents for cell in getattr(found, "__closure__", None) or ()]
+        found = inner
+    return held
