@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from april.errors import UsageError
+from april.memory import drafter as memory
 from specrollout import draft_layers
 from specrollout.drafter import SelfDrafter
 from specrollout.roofline.calibration import Fingerprint
@@ -19,8 +20,6 @@ from specrollout.roofline.constants import ModelConstants
 from specrollout.roofline.decisions import DecisionLog
 from specrollout.settings import Settings
 
-WEIGHTS = "weights"
-"""SGLang's tag of a model's weights in its memory saver."""
 CHAIN_BACKENDS = ("TritonAttnBackend", "FlashAttentionBackend", "FlashInferAttnBackend", "AiterAttnBackend")
 """Backends whose code takes a plain causal chain in a verify step; none of them has been run by us."""
 
@@ -70,7 +69,7 @@ def capture_plain_graphs(target_worker: Any) -> None:
 
 def region(runner: Any) -> Callable[[], AbstractContextManager[Any]]:
     """Where the drafter's weights are allocated: paused and resumed with the target's."""
-    return lambda: runner.memory_saver_adapter.region(WEIGHTS)
+    return lambda: runner.memory_saver_adapter.region(memory.tag())
 
 
 def constants(runner: Any, tp: int, settings: Settings, drafter: SelfDrafter | None) -> ModelConstants:
@@ -82,7 +81,9 @@ def constants(runner: Any, tp: int, settings: Settings, drafter: SelfDrafter | N
     head_weight = getattr(head, "weight", None)
     embedding = model.get_input_embeddings().weight if hasattr(model, "get_input_embeddings") else None
     tied = embedding is None or head_weight is None or head_weight.data_ptr() == embedding.data_ptr()
-    read = total - (0.0 if tied else embedding.numel() * embedding.element_size())
+    read = total
+    if embedding is not None and not tied:
+        read -= float(embedding.numel() * embedding.element_size())
     width = max(1, next(iter(model.parameters())).element_size())
     layers, hidden = int(config.num_hidden_layers), int(config.hidden_size)
     heads = max(1, int(config.num_attention_heads) // tp)

@@ -22,7 +22,7 @@ class Marks:
             self._marks.append(time.perf_counter())
             return
         event = torch.cuda.Event(enable_timing=True)
-        event.record()  # type: ignore[no-untyped-call]
+        event.record()
         self._marks.append(event)
 
     def seconds(self) -> list[float]:

@@ -25,6 +25,7 @@ from sglang.srt.managers.utils import GenerationBatchResult
 from sglang.srt.speculative.base_spec_worker import BaseSpecWorker
 
 from april.errors import UsageError
+from april.memory import drafter as memory
 from april.telemetry.events import emit
 from specrollout import engine, sampling
 from specrollout.agreement import Agreement
@@ -254,6 +255,7 @@ class QuantSelfWorker(BaseSpecWorker):  # type: ignore[misc]
                 log.error("specrollout: plain decoding: %s", error)
                 reason = "drafter"
             if self.drafter.stats.refreshes > before:
+                memory.mark_clean()
                 log.info("specrollout: drafter made in %.3f s", self.drafter.stats.last_seconds)
         self._able = reason is None
         return reason

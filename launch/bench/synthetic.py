@@ -44,7 +44,7 @@ def _write(folder: Path) -> None:
 
     def random(rows: int, columns: int, scale: float = 1.0) -> torch.Tensor:
         values = torch.randn(rows, columns, generator=generator, dtype=torch.float32)
-        return (values * (scale / columns**0.5)).bfloat16()
+        return values.mul_(scale / columns**0.5).bfloat16()
 
     def ones(value: float = 1.0) -> torch.Tensor:
         return torch.full((HIDDEN,), value, dtype=torch.bfloat16)
