@@ -37,7 +37,7 @@ def _timeline(results: dict[str, Summary], path: Path) -> Path:
         shown = run.rounds[:TIMELINE_ROUNDS]
         origin = shown[0]["started"]
         for this in shown:
-            legs(axis, this, origin)
+            _legs(axis, this, origin)
         ends = [after["started"] for after in run.rounds[1 : len(shown) + 1]]
         for this, end in zip(shown, [*ends, run.trained_until][: len(shown)], strict=True):
             axis.axvspan(this["ended"] - origin, end - origin, color="#dddddd", zorder=0)
@@ -56,8 +56,7 @@ def _timeline(results: dict[str, Summary], path: Path) -> Path:
     return path
 
 
-def legs(axis: Any, this: dict[str, Any], origin: float) -> None:
-    """A bar for each span of a round, in order of its start."""
+def _legs(axis: Any, this: dict[str, Any], origin: float) -> None:
     spans = sorted(this["spans"], key=lambda span: (span["start"], span["end"]))
     for outcome, colour in COLOURS.items():
         rows = [(row, span) for row, span in enumerate(spans) if span["outcome"] == outcome]

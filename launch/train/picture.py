@@ -5,15 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from april.launch.quickstart.pictures import COLOURS, LABELS, SMOOTH, legs, running_mean
+from april.launch.quickstart.pictures import COLOURS, LABELS, SMOOTH, running_mean
 
 if TYPE_CHECKING:
     from april.launch.train.report import Report
 
 ROUNDS = 6
 """Rounds that the timeline shows: more would be too small to read."""
-RESPONSES = 1024
-"""Bars that the timeline shows of a round at most: more than the picture has lines, and each takes time to draw."""
 TRAINING = "#dddddd"
 SERIES = "#4878a8"
 
@@ -42,7 +40,7 @@ def _timeline(axis: Any, made: Report) -> None:
     shown = made.rounds[-ROUNDS:]
     origin = shown[0]["started"]
     for this in shown:
-        legs(axis, _thinned(this), origin)
+        _legs(axis, this, origin)
     ends = [*(after["started"] for after in shown[1:]), max(made.trained_until, shown[-1]["ended"])]
     for this, end in zip(shown, ends, strict=True):
         axis.axvspan(this["ended"] - origin, end - origin, color=TRAINING, zorder=0)
@@ -52,10 +50,20 @@ def _timeline(axis: Any, made: Report) -> None:
     axis.margins(x=0.01)
 
 
-def _thinned(this: dict[str, Any]) -> dict[str, Any]:
-    """At most ``RESPONSES`` of a round's responses, evenly."""
-    every = -(-len(this["spans"]) // RESPONSES) or 1
-    return {**this, "spans": this["spans"][::every]}
+def _legs(axis: Any, this: dict[str, Any], origin: float) -> None:
+    """One bar a span, in order of their starts; as one collection for each colour: thousands take no time to draw."""
+    from matplotlib.collections import PolyCollection
+
+    spans = sorted(this["spans"], key=lambda span: (span["start"], span["end"]))
+    for outcome, colour in COLOURS.items():
+        bars = [
+            (span["start"] - origin, span["end"] - origin, row)
+            for row, span in enumerate(spans)
+            if span["outcome"] == outcome
+        ]
+        corners = [[(a, row - 0.5), (b, row - 0.5), (b, row + 0.5), (a, row + 0.5)] for a, b, row in bars]
+        axis.add_collection(PolyCollection(corners, facecolors=colour, linewidths=0))
+    axis.autoscale_view()
 
 
 def _series(rounds: list[dict[str, Any]]) -> list[tuple[str, list[float | None]]]:

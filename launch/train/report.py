@@ -10,7 +10,7 @@ import json
 import statistics
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -65,12 +65,13 @@ class Report:
     tau: float | None
     sd_share: float | None
     memory: dict[str, dict[str, int]]
-    trained_until: float
+    trained_until: float = field(repr=False)
     rounds: list[dict[str, Any]] = field(repr=False)
 
     def figures(self) -> dict[str, Any]:
         """What goes into the JSON document."""
-        return {name: value for name, value in asdict(self).items() if name not in ("rounds", "trained_until")}
+        names = (each.name for each in fields(self) if each.repr)
+        return {name: getattr(self, name) for name in names}
 
 
 def write(run_dir: Path) -> None:
