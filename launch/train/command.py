@@ -141,12 +141,14 @@ def _supervised(
     """Run to the end, its metrics served beside it, and report; returns the exit code."""
     if exporter is not None:
         print(f"april: metrics at {exporter.url}", file=sys.stderr)
-    code = supervisor.run(command, environment, run_dir, echo, exporter.serving(run_dir) if exporter else None)
-    if run_dir.exists():
-        from april.launch.train import report
+    beside = exporter.serving(run_dir) if exporter else None
+    return supervisor.run(command, environment, run_dir, echo, beside, _report)
 
-        report.write(run_dir)
-    return code
+
+def _report(run_dir: Path) -> None:
+    from april.launch.train import report
+
+    report.write(run_dir)
 
 
 def _check_nodes(nodes: int, device: str) -> None:

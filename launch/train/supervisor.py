@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -35,11 +35,13 @@ def run(
     run_dir: Path,
     echo: bool,
     beside: contextlib.AbstractContextManager[Any] | None = None,
+    report: Callable[[Path], None] = lambda run_dir: None,
 ) -> int:
     """Run ``command`` to its end; returns its exit code (128 + signal number after a signal).
 
     Its output goes to ``run_dir/logs/driver.log``, and to our own when ``echo``. The reason of a failure, which the
-    driver leaves in ``run_dir/error.json``, is printed as one line. ``beside`` is entered while the driver runs.
+    driver leaves in ``run_dir/error.json``, is printed as one line, the last. ``beside`` is entered while the driver
+    runs; ``report`` is called when all has ended.
     """
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
     log = run_dir / "logs" / "driver.log"
@@ -75,6 +77,7 @@ def run(
         end_descendants()
         reader.join(timeout=GRACE_S)
     _keep_logs(session, run_dir / "logs" / "ray")
+    report(run_dir)
     if received:
         (run_dir / outcome.FILE).unlink(missing_ok=True)  # what the end of its processes looked like to the driver
         print("april: interrupted; everything that the run started has ended", file=sys.stderr)
