@@ -295,17 +295,18 @@ class QuantSelfWorker(BaseSpecWorker):  # type: ignore[misc]
         filters = sampling.Filters.of(batch.sampling_info)
         greedy = batch.sampling_info.is_all_greedy
         tokens = [batch.spec_info.bonus_tokens.to(torch.int64)]
-        distributions = []
+        proposed: torch.Tensor | None = None
         with self.drafter.drafting(), self._forward.drafts(batch, gamma) as draft:
-            for _ in range(gamma):
+            for place in range(gamma):
                 logits = draft(tokens[-1])
                 if greedy:
-                    token = logits.argmax(-1)
+                    token = sampling.argmax(logits)
                 else:
-                    distributions.append(sampling.probabilities(logits, filters))
-                    token = sampling.draw(distributions[-1])
+                    if proposed is None:
+                        proposed = logits.new_empty((gamma, *logits.shape), dtype=torch.float32)
+                    token = sampling.draw(sampling.probabilities(logits, filters, out=proposed[place]))
                 tokens.append(self._agreement.tensor(token))
-        return torch.stack(tokens, 1), None if greedy else torch.stack(distributions, 1)
+        return torch.stack(tokens, 1), None if proposed is None else proposed.transpose(0, 1)
 
     def _verify(
         self, batch: Any, chain: torch.Tensor, proposed: torch.Tensor | None, publish: Publish
@@ -318,7 +319,7 @@ class QuantSelfWorker(BaseSpecWorker):  # type: ignore[misc]
         output = result.logits_output
         logits = output.next_token_logits
         if proposed is None:
-            emitted, lengths = sampling.verify_greedy(chain[:, 1:], logits.argmax(-1).view(requests, width))
+            emitted, lengths = sampling.verify_greedy(chain[:, 1:], sampling.argmax(logits).view(requests, width))
         else:
             filters = sampling.Filters.of(batch.sampling_info).repeat(width)
             target = sampling.probabilities(logits, filters).view(requests, width, -1)
