@@ -15,8 +15,7 @@ import torch.nn.functional as F
 from sglang.srt.layers.attention.torch_native_backend import TorchNativeAttnBackend
 from sglang.srt.mem_cache.memory_pool import KVWriteLoc
 
-WASTE = 1.5
-"""A block is cut when padding would make it this many times larger than its content."""
+from specrollout.blocks import blocks
 
 
 @dataclass(slots=True)
@@ -108,21 +107,6 @@ class ChainAttention(TorchNativeAttnBackend):  # type: ignore[misc]
             attended = attended.unflatten(2, (-1, self._width)).permute(0, 3, 1, 2, 4)
             output[block.rows] = attended.flatten(2)
         return output.view(q.shape[0], -1)
-
-
-def blocks(lengths: list[int]) -> list[list[int]]:
-    """Indices in blocks, longest first; a block's padded size stays below ``WASTE`` times its content."""
-    order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
-    cut: list[list[int]] = []
-    content = 0
-    for index in order:
-        if cut and lengths[cut[-1][0]] * (len(cut[-1]) + 1) <= WASTE * (content + lengths[index]):
-            cut[-1].append(index)
-            content += lengths[index]
-        else:
-            cut.append([index])
-            content = lengths[index]
-    return cut
 
 
 def refusal(model_runner: Any) -> str | None:

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from april.patches.cpu.decode_attention import WASTE, blocks, forward_decode
+from april.patches.cpu.decode_attention import forward_decode
+from specrollout.blocks import WASTE, blocks
 
 pytestmark = pytest.mark.contract
 
