@@ -72,17 +72,7 @@ class ChainAttention(TorchNativeAttnBackend):  # type: ignore[misc]
         """q: [batch x width, heads x size]; returns the same shape (value size)."""
         return self._attend(q, k, v, layer, forward_batch, save_kv_cache)
 
-    def forward_extend(
-        self,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        layer: Any,
-        forward_batch: Any,
-        save_kv_cache: bool = True,
-    ) -> torch.Tensor:
-        """As :meth:`forward_decode`."""
-        return self._attend(q, k, v, layer, forward_batch, save_kv_cache)
+    forward_extend = forward_decode
 
     def _attend(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layer: Any, forward_batch: Any, save: bool

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from types import MethodType
 from typing import Any
@@ -20,8 +21,16 @@ from specrollout.roofline.constants import ModelConstants
 from specrollout.roofline.decisions import DecisionLog
 from specrollout.settings import Settings
 
-CHAIN_BACKENDS = ("TritonAttnBackend", "FlashAttentionBackend", "FlashInferAttnBackend", "AiterAttnBackend")
+CHAIN_BACKENDS = ("TritonAttnBackend", "FlashAttentionBackend")
 """Backends whose code takes a plain causal chain in a verify step; none of them has been run by us."""
+
+
+def settings_for(device: str, settings: Settings) -> Settings:
+    """What an engine on this device can obey: GPU backends fix the width of a verify pass when they are made.
+
+    There every draft has the longest length; of another the pass would read the wrong rows.
+    """
+    return settings if device == "cpu" else replace(settings, gamma=settings.longest)
 
 
 def refusal(server_args: Any, runner: Any) -> str | None:

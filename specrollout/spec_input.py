@@ -5,8 +5,6 @@ A drafter that shares the target's KV has no state of its own: only the last acc
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from sglang.srt.speculative.spec_info import SpecInput, SpecInputType
 
@@ -59,7 +57,3 @@ class VerifyInput(SpecInput):  # type: ignore[misc]
     def get_spec_adjust_token_coefficient(self) -> tuple[int, int]:
         """``width`` tokens a request."""
         return self.draft_token_num, self.draft_token_num
-
-    def generate_attn_arg_prefill(self, *_: Any, **__: Any) -> Any:
-        """Backends that build their verify metadata from a tree mask are not served."""
-        raise NotImplementedError("QUANT_SELF verifies chains: use an attention backend that takes plain causal chains")

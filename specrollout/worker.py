@@ -66,8 +66,9 @@ class QuantSelfWorker(BaseSpecWorker):  # type: ignore[misc]
     def __init__(self, server_args: Any, target_worker: Any, tp_rank: int, dp_rank: int | None, **_: Any) -> None:
         settings = of_environment()
         assert settings is not None, "registered only with settings"
-        self.settings = settings
         self.device = str(server_args.device)
+        settings = engine.settings_for(self.device, settings)
+        self.settings = settings
         self.runner = target_worker.model_runner
         self.stats = Stats()
         self._target = target_worker
@@ -193,6 +194,8 @@ class QuantSelfWorker(BaseSpecWorker):  # type: ignore[misc]
                         f"drafter is {kind!r}: it must be one of {', '.join(DRAFTERS)}, where there is one"
                     )
                 self._kind = kind
+            if self.device != "cpu" and asked.get("gamma", "auto") not in ("auto", self.settings.longest):
+                raise UsageError(f"gamma is {asked['gamma']!r}: on this device each draft has {self.settings.longest}")
             self.controller.force(asked.get("mode"), asked.get("gamma"))
             if kind is not None:
                 self._kind = kind

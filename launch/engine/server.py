@@ -137,7 +137,7 @@ def running(
         )
         try:
             url = f"http://127.0.0.1:{port}"
-            _wait(process, url)
+            wait(process, url)
             yield Engine(url, process.pid)
         except AprilError as error:
             log.seek(0)
@@ -163,14 +163,15 @@ def free_port() -> int:
             return port
 
 
-def _wait(process: subprocess.Popen[bytes], url: str) -> None:
+def wait(process: subprocess.Popen[bytes], url: str) -> None:
+    """Until the server answers. Raises AprilError where it ends, or takes longer than ``READY_S``."""
     deadline = time.monotonic() + READY_S
-    while True:
+    while process.poll() is None and time.monotonic() < deadline:
         try:
             urllib.request.urlopen(f"{url}/health", timeout=30).close()
             return
         except OSError:
-            if process.poll() is None and time.monotonic() < deadline:
-                time.sleep(0.3)
-                continue
-        raise AprilError(f"the server does not come up within {READY_S:.0f} s")
+            time.sleep(0.3)
+    ended = process.poll()
+    late = f"the server does not come up within {READY_S:.0f} s"
+    raise AprilError(late if ended is None else f"the server ended with code {ended}")

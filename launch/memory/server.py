@@ -11,7 +11,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -27,12 +26,11 @@ from typing import Any
 import psutil
 
 from april.errors import AprilError
+from april.launch.engine.server import free_port, wait
 from april.launch.memory import picture
 
-READY_S = 240
 LOG_TAIL = 3000
 ANSWER_S = 120
-HIGHEST_PORT = 50_000
 SAMPLE_S = 0.01
 TOKENS = 12_000
 PROMPT = [5, 6, 7, 8]
@@ -108,7 +106,7 @@ class Server:
 @contextlib.contextmanager
 def running(model: Path, *flags: str) -> Iterator[Server]:
     """The server, until the body ends; raises AprilError with the end of its log where it does not come up."""
-    port = _free_port()
+    port = free_port()
     with tempfile.TemporaryFile("w+") as log:
         command = [sys.executable, "-m", "april.launch.memory.serve", "--model-path", str(model), *FLAGS, *flags]
         process = subprocess.Popen(
@@ -120,7 +118,7 @@ def running(model: Path, *flags: str) -> Iterator[Server]:
         )
         try:
             url = f"http://127.0.0.1:{port}"
-            _wait(process, url)
+            wait(process, url)
             yield Server(url, _scheduler(process.pid))
         except AprilError as error:
             log.seek(0)
@@ -129,29 +127,6 @@ def running(model: Path, *flags: str) -> Iterator[Server]:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-
-
-def _free_port() -> int:
-    """SGLang adds 10,000 for a second port, which must be one too."""
-    while True:
-        with socket.socket() as found:
-            found.bind(("127.0.0.1", 0))
-            port: int = found.getsockname()[1]
-        if port < HIGHEST_PORT:
-            return port
-
-
-def _wait(process: subprocess.Popen[bytes], url: str) -> None:
-    deadline = time.monotonic() + READY_S
-    while True:
-        try:
-            urllib.request.urlopen(f"{url}/health", timeout=10).close()
-            return
-        except OSError:
-            if process.poll() is None and time.monotonic() < deadline:
-                time.sleep(0.3)
-                continue
-        raise AprilError(f"the server does not come up within {READY_S} s")
 
 
 def _scheduler(server: int) -> psutil.Process:

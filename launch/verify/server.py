@@ -7,7 +7,6 @@ import json
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -21,12 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from april.errors import AprilError
+from april.launch.engine.server import free_port, wait
 
-READY_S = 300
 ANSWER_S = 600
 IDLE_S = 60
 LOG_TAIL = 3000
-HIGHEST_PORT = 50_000
 LONGEST = 4
 TOKENS = 24_000
 FLAGS = [
@@ -92,7 +90,7 @@ class Server:
 @contextlib.contextmanager
 def running(model: Path, speculate: bool, *flags: str) -> Iterator[Server]:
     """The server, until the body ends; raises AprilError with the end of its log where it does not come up or fails."""
-    port = _free_port()
+    port = free_port()
     settings = {"SPECROLLOUT": json.dumps({"toggle": "off", "longest": LONGEST})} if speculate else {}
     environment = {name: value for name, value in os.environ.items() if name != "SPECROLLOUT"}
     command = [sys.executable, "-m", "april.launch.engine.serve", "--model-path", str(model), *FLAGS, *flags]
@@ -105,7 +103,7 @@ def running(model: Path, speculate: bool, *flags: str) -> Iterator[Server]:
             start_new_session=True,
         )
         try:
-            _wait(process, port)
+            wait(process, f"http://127.0.0.1:{port}")
             yield Server(f"http://127.0.0.1:{port}")
         except AprilError as error:
             log.seek(0)
@@ -114,30 +112,6 @@ def running(model: Path, speculate: bool, *flags: str) -> Iterator[Server]:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-
-
-def _free_port() -> int:
-    """SGLang adds 10,000 for a second port, which must be one too."""
-    while True:
-        with socket.socket() as found:
-            found.bind(("127.0.0.1", 0))
-            port: int = found.getsockname()[1]
-        if port < HIGHEST_PORT:
-            return port
-
-
-def _wait(process: subprocess.Popen[bytes], port: int) -> None:
-    deadline = time.monotonic() + READY_S
-    while process.poll() is None and time.monotonic() < deadline:
-        try:
-            urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=10).close()
-            return
-        except OSError:
-            time.sleep(0.3)
-    ended = process.poll()
-    raise AprilError(
-        f"the server does not come up within {READY_S} s" if ended is None else f"the server ended with code {ended}"
-    )
 
 
 @contextlib.contextmanager

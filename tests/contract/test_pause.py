@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from april.launch.engine.server import free_port, wait
 from april.launch.memory import server as measured
 
 pytestmark = [
@@ -99,7 +100,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
         torch.manual_seed(seed)
         tiny.save(tiny.build(tiny.TinyRecipe()), tiny.TinyRecipe(), 0.0, policy)
     run = {"APRIL_HOST": "miles", "APRIL_DEVICE": "cpu", "APRIL_INTERRUPT": "retract", "APRIL_RUN_DIR": str(folder)}
-    port = measured._free_port()
+    port = free_port()
     command = [sys.executable, "-m", "april.launch.memory.serve", "--model-path", str(policies[0]), *FLAGS]
     with (folder / "log").open("w") as log, ThreadPoolExecutor(16) as pool:
         process = subprocess.Popen(
@@ -111,7 +112,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
         )
         try:
             url = f"http://127.0.0.1:{port}"
-            measured._wait(process, url)
+            wait(process, url)
             yield Engine(measured.Server(url, measured._scheduler(process.pid)), policies, pool, itertools.count(1))
         finally:
             os.killpg(process.pid, signal.SIGKILL)

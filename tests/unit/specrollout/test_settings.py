@@ -3,6 +3,7 @@ import argparse
 import pytest
 
 from april.errors import UsageError
+from specrollout.engine import settings_for
 from specrollout.settings import VARIABLE, Settings, add_arguments, from_args, of_environment
 
 
@@ -48,3 +49,9 @@ def test_a_wrong_value_is_named_with_what_would_be_right(wrong: dict[str, object
 def test_a_wrong_variable_names_the_variable(text: str):
     with pytest.raises(UsageError, match=VARIABLE):
         of_environment({VARIABLE: text})
+
+
+def test_where_a_pass_has_a_fixed_width_every_draft_is_the_longest():
+    asked = Settings(gamma="optimal", longest=7)
+    assert settings_for("cpu", asked) == asked
+    assert settings_for("cuda", asked) == Settings(gamma=7, longest=7)
