@@ -55,6 +55,15 @@ class AutoBudget:
             self.budget = min(MOST, self.budget * STEP)
         return self.budget
 
+    def to_dict(self) -> dict[str, float]:
+        """For a checkpoint, as JSON."""
+        return {"budget": self.budget}
+
+    @classmethod
+    def restore(cls, data: dict[str, float]) -> AutoBudget:
+        """From :meth:`to_dict`."""
+        return cls(**data)
+
 
 def spans(group: Group, rollout_id: int, outcome: str | None = None) -> list[Span]:
     """The legs that this round ran, for the timeline."""

@@ -51,6 +51,17 @@ class LengthSample:
         """The length that ``share`` of responses do not exceed."""
         return sorted(self._lengths)[min(len(self._lengths) - 1, int(share * len(self._lengths)))]
 
+    def to_dict(self) -> dict[str, list[int]]:
+        """For a checkpoint, as JSON."""
+        return {"lengths": list(self._lengths), "prompts": list(self._prompts)}
+
+    @classmethod
+    def restore(cls, data: dict[str, list[int]]) -> LengthSample:
+        """From :meth:`to_dict`."""
+        made = cls()
+        made.observe(data["lengths"], data["prompts"])
+        return made
+
 
 def groups_at_once(seen: LengthSample, target: int, group_size: int, capacity: int | None, cap: int) -> int:
     """G for the next round; ``capacity`` is C, None where no engine told it."""

@@ -29,7 +29,7 @@ from april.staleness import AtCap, StalenessPolicy, VersionClock, capped_mask, p
 from april.telemetry import offpolicy
 from april.telemetry.events import emit
 from april.telemetry.observe import Observed
-from april.telemetry.summary import round_fields, round_metrics
+from april.telemetry.summary import round_fields, round_metrics, speculation_metrics
 from april.telemetry.timeline import Timeline
 from april.workers import Workers
 
@@ -92,10 +92,11 @@ async def _round(host: RolloutBindings, args: Any, config: AprilConfig, rollout_
     )
     _hooks(host, args, result, data, data_source)
     _learn(config, result, flat, data_source)
-    if hasattr(data_source, "end_round"):
-        data_source.end_round(rollout_id)
     trend = _kept(data_source, "length_trend", offpolicy.LengthTrend)
     metrics = {**gatherer.collect(), **round_metrics(result), **offpolicy.round_metrics(result, trend)}
+    metrics.update(speculation_metrics(flat))
+    if hasattr(data_source, "end_round"):
+        data_source.end_round(rollout_id)
     # What the groups that wait cost: host memory, or disk; never the engines' KV.
     metrics["april/parked_bytes"] = getattr(getattr(data_source, "buffer", None), "bytes", 0)
     return host.RolloutFnTrainOutput(samples=data, metrics=metrics)
@@ -179,7 +180,7 @@ class HostSource:
 
 
 def _kept(data_source: Any, name: str, make: Callable[[], T]) -> T:
-    """What lives as long as the data source does. Ours saves the clock; the rest is learnt anew after a restart."""
+    """What lives as long as the data source does. Ours saves the clock, and what `april.learned` names."""
     if not hasattr(data_source, name):
         setattr(data_source, name, make())
     kept: T = getattr(data_source, name)

@@ -62,6 +62,18 @@ PATCHES: tuple[Patch, ...] = (
         scoped=True,
     ),
     Patch(
+        name="resumed-optimizer",
+        feature=Feature.CPU,
+        targets=targets("megatron.core.optimizer.distrib_optimizer:DistributedOptimizer.state_dict"),
+        versions=">=0.14,<0.17",
+        apply="april.patches.cpu.optimizer:apply",
+        processes=frozenset({TRAINER}),
+        reason="Megatron cannot load a distributed optimizer whose Adam is PyTorch's: it has no step yet",
+        link="https://github.com/NVIDIA/Megatron-LM/blob/main/megatron/core/optimizer/distrib_optimizer.py",
+        until="Megatron reads the step of an optimizer that has not stepped",
+        exact=False,
+    ),
+    Patch(
         name="tensor-sync-by-value",
         feature=Feature.CPU,
         targets=targets("sglang.srt.utils.common:MultiprocessingSerializer.serialize"),

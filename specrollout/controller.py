@@ -70,7 +70,7 @@ class Controller:
         self._toggle, self._online, self._why_off = _toggle(settings, running, constants)
         self._ladder = Ladder(rungs=tuple(g for g in (5, 7, 9, 11) if g <= settings.longest) or (settings.longest,))
         self._bandit = Bandit(arms=tuple(g for g in (1, 3, 5, 7, 9, 11, 13, 15) if g <= settings.longest))
-        model = self._online.form if self._online else _model_of(settings)
+        model = self._online.model if self._online else _model_of(settings)
         self._optimal = (
             Optimal(model, longest=settings.longest, gamma=min(FIRST_GAMMA, settings.longest)) if model else None
         )
@@ -84,8 +84,11 @@ class Controller:
     def next(self, batch: int, context: float) -> Step:
         """Decide for ``batch`` running requests of ``context`` tokens each in the mean."""
         self._steps += 1
-        gamma = self._draft_length(batch, context)
-        view = View(batch, context, gamma, self.curve.tokens_per_cycle(gamma))
+        if self._mode == "off":  # nothing is asked, and a step costs nothing more
+            view = View(batch, context, 0, 1.0)
+        else:
+            gamma = self._draft_length(batch, context)
+            view = View(batch, context, gamma, self.curve.tokens_per_cycle(gamma))
         decision = self._decide(view)
         choice = SPECULATING if decision.speculate else PLAIN
         self._last = choice
@@ -95,9 +98,15 @@ class Controller:
             if decision.speculate:
                 shares = [round(float(share), 4) for share in self.curve.shares()[: self.settings.longest]]
                 self._log.record(
-                    self._clock(), self._engine, self._steps, "gamma", gamma, self.rule, {**inputs, "shares": shares}
+                    self._clock(),
+                    self._engine,
+                    self._steps,
+                    "gamma",
+                    view.gamma,
+                    self.rule,
+                    {**inputs, "shares": shares},
                 )
-        return Step(gamma if decision.speculate else 0, decision.reason)
+        return Step(view.gamma if decision.speculate else 0, decision.reason)
 
     @property
     def rule(self) -> str:
@@ -131,7 +140,7 @@ class Controller:
         if self._online is not None:
             self._online.observe(mode, batch, context, gamma, seconds)
             if self._optimal is not None:
-                self._optimal.model = self._online.form
+                self._optimal.model = self._online.model
 
     def cycle(
         self, batch: int, context: float, accepted: Sequence[int], gamma: int, draft_s: float, verify_s: float
@@ -147,8 +156,9 @@ class Controller:
             self._learn_arm(1 + sum(accepted) / len(accepted), draft_s + verify_s)
 
     def plain(self, batch: int, context: float, seconds: float) -> None:
-        """A plain step's seconds."""
-        self.timed(TARGET, batch, context, 0, seconds)
+        """A plain step's seconds; where speculation is off, nothing asks what they teach, and a fit takes time."""
+        if self._mode != "off":
+            self.timed(TARGET, batch, context, 0, seconds)
 
     def weights_changed(self) -> None:
         """A rollout has ended: the ladder moves, and the published toggle starts anew."""
@@ -160,11 +170,14 @@ class Controller:
             self._toggle.start_rollout(*self._measured)
         self._rollout = [0, 0]
 
+    @property
+    def _mode(self) -> str:
+        return self._forced if self._forced != "auto" else str(self.settings.toggle)
+
     def _decide(self, view: View) -> Decision:
-        forced = self._forced if self._forced != "auto" else self.settings.toggle
-        if forced in ("on", "off"):
-            on = forced == "on"
-            return Decision(on, SPECULATING if on else PLAIN, False, f"the setting is {forced}")  # type: ignore[arg-type]
+        if (mode := self._mode) in ("on", "off"):
+            on = mode == "on"
+            return Decision(on, SPECULATING if on else PLAIN, False, f"the setting is {mode}")  # type: ignore[arg-type]
         return self._toggle.decide(view)
 
     def _draft_length(self, batch: int, context: float) -> int:

@@ -22,13 +22,11 @@ import torch
 
 from specrollout import checksum, draft_layers, quantize
 from specrollout.draft_weights import CollectMethod, DrafterError, DraftWeights, LayerReport, Swap, Swapped
-from specrollout.kinds import KINDS, KindChooser
+from specrollout.kinds import KINDS, KindChooser, StepCosts, doubling
 
 __all__ = ["DRAFTERS", "DrafterError", "DrafterStats", "LayerReport", "SelfDrafter"]
 
 DRAFTERS = ("w4", "w8", "mixed", "auto")
-FIXED_SHARE = 0.3
-"""Share of a target step that is not in its linears; a draft step has it too."""
 BYTES = {"w4": 0.27, "w8": 0.52}
 """Bytes of the weights over those in bfloat16."""
 
@@ -80,8 +78,9 @@ class SelfDrafter:
         self._input_scales: dict[str, torch.Tensor] = {}
         self._activations: dict[str, quantize.Activations] = {}
         self._kinds: dict[str, DraftWeights] = {}
-        self._chooser = KindChooser(self._cost)
-        self._costs: dict[tuple[str, int], float] = {}
+        self.costs = StepCosts(self._linears)
+        self._chooser = KindChooser(self.costs.cost)
+        self._ratios: dict[tuple[str, int], float] = {}
         self.stats = DrafterStats("w8" if drafter == "auto" else drafter)
         for kind in KINDS if drafter == "auto" else (drafter,):
             if kind != "mixed":
@@ -115,9 +114,10 @@ class SelfDrafter:
             kind = self._chooser.choose(self.stats.kind, batch, self.stats.refreshes)
         self.stats.kind = _known(kind)
 
-    def observe(self, accepted: int, drafted: int) -> None:
-        """Of the kind in use, so many drafts were accepted."""
+    def observe(self, accepted: int, drafted: int, batch: int, step_s: float) -> None:
+        """Of the kind in use, so many drafts were accepted, and a draft step of the batch took so long."""
         self._chooser.observe(self.stats.kind, accepted, drafted)
+        self.costs.drafted(self.stats.kind, batch, step_s)
 
     def refresh(self) -> DraftWeights:
         """Quantize the kind in use now; raises as :meth:`drafting` does."""
@@ -188,16 +188,16 @@ class SelfDrafter:
         errors = {layer.name: quantize.expected_error(layer.weight, 4, self._group) for layer in layers}
         return quantize.mixed_plan(errors, {layer.name: layer.weight.numel() for layer in layers})
 
-    def _cost(self, kind: str, batch: int) -> float:
-        """A draft step's time over a target step's: measured once for each power of two on a CPU, else by bytes."""
-        size = 1 << max(0, batch - 1).bit_length()
-        if (kind, size) not in self._costs:
-            ratio = BYTES[kind]
+    def _linears(self, kind: str, batch: int) -> float:
+        """Time of the quantized linears over the others': measured once a size of batch on a CPU, else by bytes."""
+        size = doubling(batch)
+        if (kind, size) not in self._ratios:
+            self._ratios[kind, size] = BYTES[kind]
             if self._device == "cpu":
                 weights = self._of_kind(kind)
                 ratio = weights.seconds(size, drafted=True) / weights.seconds(size, drafted=False)
-            self._costs[kind, size] = FIXED_SHARE + (1 - FIXED_SHARE) * ratio
-        return self._costs[kind, size]
+                self._ratios[kind, size] = ratio
+        return self._ratios[kind, size]
 
 
 def _known(drafter: str) -> str:

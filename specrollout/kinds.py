@@ -8,6 +8,8 @@ after :data:`RETRY` refreshes where they lost: a policy sharpens as it is traine
 
 from __future__ import annotations
 
+import statistics
+from collections import deque
 from collections.abc import Callable
 
 KINDS = ("w4", "w8")
@@ -19,6 +21,11 @@ ENOUGH = 512.0
 MEMORY = 8192.0
 """Drafts after which an older one counts 1/e."""
 GAMMA = 4
+FIXED_SHARE = 0.3
+"""Share of a plain step that is not in its linears, before any was timed; a draft step has it too."""
+STEPS = 5
+"""Timed steps that make a measurement."""
+PLAIN = "plain"
 
 
 class Acceptance:
@@ -43,6 +50,50 @@ class Acceptance:
     def known(self) -> bool:
         """Whether the share is a measurement."""
         return self.drafted >= ENOUGH
+
+
+class StepCosts:
+    """What a draft step of a kind costs, in plain steps of the same batch.
+
+    The engine's own steps say it where both were timed. Before, it is ``fixed + (1 - fixed) linears(kind, batch)``:
+    ``linears`` is the ratio of the linears alone, and the fixed share of a plain step is that which the other kind's
+    steps show, where they were timed, else :data:`FIXED_SHARE`.
+    """
+
+    def __init__(self, linears: Callable[[str, int], float]) -> None:
+        self._linears = linears
+        self._seconds: dict[tuple[str, int], deque[float]] = {}
+
+    def drafted(self, kind: str, batch: int, seconds: float) -> None:
+        """A draft step took so long."""
+        self._seconds.setdefault((kind, doubling(batch)), deque(maxlen=STEPS)).append(seconds)
+
+    def plain(self, batch: int, seconds: float) -> None:
+        """A plain step took so long."""
+        self.drafted(PLAIN, batch, seconds)
+
+    def cost(self, kind: str, batch: int) -> float:
+        """Plain steps for one draft step."""
+        own = self._measured(kind, batch)
+        if own is not None:
+            return own
+        fixed = FIXED_SHARE
+        for other in KINDS:
+            measured, linears = self._measured(other, batch), self._linears(other, batch)
+            if measured is not None and linears < 1:
+                fixed = min(1.0, max(0.0, (measured - linears) / (1 - linears)))
+        return fixed + (1 - fixed) * self._linears(kind, batch)
+
+    def _measured(self, kind: str, batch: int) -> float | None:
+        drafts, plain = (self._seconds.get((which, doubling(batch)), ()) for which in (kind, PLAIN))
+        if min(len(drafts), len(plain)) < STEPS:
+            return None
+        return statistics.median(drafts) / statistics.median(plain)
+
+
+def doubling(batch: int) -> int:
+    """The batch rounded up to a power of two: costs are kept for each."""
+    return 1 << max(0, batch - 1).bit_length()
 
 
 class KindChooser:

@@ -121,12 +121,12 @@ class OnlinePredictor(FilePredictor):
             estimate = self._online.estimate(view.batch, view.context, view.gamma, view.accepted)
             self._spread_of, self._spread = place, estimate.spread
             return estimate
-        predicted = speedup(self._online.form, view.batch, view.context, view.gamma, view.accepted)
+        predicted = speedup(self._online.model, view.batch, view.context, view.gamma, view.accepted)
         return Estimate(float(predicted), self._spread)
 
     def seconds(self, view: View) -> tuple[float, float]:
         """T_T and the cycle time, as known now."""
-        return FilePredictor(self._online.form).seconds(view)
+        return FilePredictor(self._online.model).seconds(view)
 
     def known(self, estimate: Estimate, spread_limit: float) -> bool:
         """Speculation was timed, and its speedup here is certain enough."""

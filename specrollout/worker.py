@@ -79,7 +79,7 @@ class QuantSelfWorker(BaseSpecWorker):  # type: ignore[misc]
         self._speculated = False
         self._able = True
         self._unseen_cycles = SEEN_CYCLES if settings.scaling == "awq" else 0
-        self._steps: deque[list[float]] | None = None
+        self._steps: deque[tuple[Any, ...]] | None = None
         # get_draft_kv_pool reads draft_worker.draft_runner.token_to_kv_pool: there is none.
         self._no_draft = SimpleNamespace(draft_runner=SimpleNamespace(token_to_kv_pool=None), draft_worker=None)
         self.refusal = engine.refusal(server_args, self.runner)
@@ -207,7 +207,7 @@ class QuantSelfWorker(BaseSpecWorker):  # type: ignore[misc]
         return None
 
     def report(self) -> dict[str, Any]:
-        """Everything measured. Recorded steps are given once: [batch, context, gamma, accepted, seconds...]."""
+        """Everything measured. Recorded steps are given once: (batch, context, gamma, accepted of each, s...)."""
         found = {
             **self.stats.report(),
             **self.controller.state,
@@ -365,16 +365,18 @@ class QuantSelfWorker(BaseSpecWorker):  # type: ignore[misc]
     def _settle(self, step: Unsettled, accepted: list[int]) -> None:
         seconds = step.marks.seconds()
         if self._steps is not None:
-            self._steps.append([step.batch, step.context, step.gamma, sum(accepted), *seconds])
+            self._steps.append((step.batch, step.context, step.gamma, accepted, *seconds))
         if step.gamma == 0:
             self.stats.plain(step.batch, seconds[0])
             self.controller.plain(step.batch, step.context, seconds[0])
+            if self.drafter is not None:
+                self.drafter.costs.plain(step.batch, seconds[0])
             return
         draft_s, verify_s = seconds
         self.stats.cycle(step.gamma, accepted, draft_s, verify_s)
         self.controller.cycle(step.batch, step.context, accepted, step.gamma, draft_s, verify_s)
         if self.drafter is not None:
-            self.drafter.observe(sum(accepted), step.gamma * len(accepted))
+            self.drafter.observe(sum(accepted), step.gamma * len(accepted), step.batch, draft_s / step.gamma)
         self._watch()
 
     def _watch(self) -> None:

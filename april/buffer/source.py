@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from april import samples
+from april import learned, samples
 from april.buffer import checkpoint, database, reader
 from april.buffer.codec import SampleCodec
 from april.buffer.durable import DurableBuffer
@@ -124,7 +124,8 @@ class _PartialDataSource:
         self._ended.add(rollout_id)
 
     def _commit(self, rollout_id: int | None) -> None:
-        self.buffer.commit(rollout_id, {"clock": self.clock.to_dict(), "dataset": self._stands_at()})
+        state = {"clock": self.clock.to_dict(), "dataset": self._stands_at(), "learned": learned.to_dict(self)}
+        self.buffer.commit(rollout_id, state)
 
     def save(self, rollout_id: int | None) -> None:
         """Save the buffer, then the host's own state, both as they were at the end of that round.
@@ -160,6 +161,7 @@ class _PartialDataSource:
                 )
             return
         self.clock = VersionClock.restore(state["clock"])
+        learned.restore(self, state.get("learned", {}))
         logger.info("%d groups of the buffer restored, as at the end of round %s", len(self.buffer), rollout_id)
         if unsaved:
             # The run may be long over by the next checkpoint, and come back to this one.

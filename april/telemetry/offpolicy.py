@@ -72,6 +72,15 @@ class LengthTrend:
         self.average = before + SMOOTHING * (mean - before)
         return mean / before if before else 1.0
 
+    def to_dict(self) -> dict[str, float | None]:
+        """For a checkpoint, as JSON."""
+        return {"average": self.average}
+
+    @classmethod
+    def restore(cls, data: dict[str, float | None]) -> LengthTrend:
+        """From :meth:`to_dict`."""
+        return cls(**data)
+
 
 def round_metrics(result: RoundResult, trend: LengthTrend) -> dict[str, float]:
     """What the rollout manager knows of a round, for the host's metrics of the step."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from numbers import Real
 from typing import Any
 
@@ -69,6 +69,26 @@ def round_metrics(result: RoundResult) -> dict[str, float]:
         "april/recycled_tokens": result.recycled_tokens,
         "april/drain_s": result.drain_seconds,
         "april/drain_errors": len(result.drain_errors),
+    }
+
+
+def speculation_metrics(samples: Iterable[Any]) -> dict[str, float]:
+    """How the trained samples were decoded, where an engine drafted; empty where none did.
+
+    ``sd_share``: of the decode steps of their requests, those that were cycles of draft and verification; ``tau``: the
+    tokens that a cycle added; ``alpha``: accepted over drafted tokens. From the host's sums over ``meta_info``.
+    """
+    infos = [info for sample in samples if (info := getattr(sample, "spec_info", None)) is not None]
+    cycles, drafted, accepted, tokens = (
+        sum(getattr(info, name) for info in infos)
+        for name in ("spec_verify_ct", "spec_draft_token_num", "spec_accept_token_num", "completion_token_num")
+    )
+    if not (cycles and drafted):
+        return {}
+    return {
+        "april/sd_share": cycles / max(cycles, tokens - accepted),
+        "april/sd_tau": 1.0 + accepted / cycles,
+        "april/sd_alpha": accepted / drafted,
     }
 
 

@@ -25,8 +25,8 @@ from specrollout.settings import Settings
 VOCABULARY = 30_000
 ENOUGH = 5
 """Steps of a kind at a batch without which the oracle does not know their speed."""
-Step = list[float]
-"""Batch, context, gamma, accepted drafts of all requests, seconds of each phase."""
+Step = Sequence[Any]
+"""Batch, context, gamma, accepted drafts of each request, seconds of each phase."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +86,7 @@ def measure(model: Path, waves: Waves, settings: Settings, repeats: int, flags: 
                 run = _through(engine, waves)
                 runs[name].append(run)
                 print(f"april: {name}: {run.tokens / run.seconds:.1f} tok/s", file=sys.stderr)
-        shares = engine.speculation()["alpha_by_position"]
-    return {**_report(runs), "acceptance": shares}
+    return {**_report(runs), "acceptance": trace(runs["fixed 11"])}
 
 
 def _through(engine: Engine, waves: Waves) -> Run:
@@ -159,6 +158,12 @@ def _report(runs: dict[str, list[Run]]) -> dict[str, Any]:
     }
 
 
+def trace(runs: Sequence[Run]) -> dict[str, Any]:
+    """Accepted drafts of each request and cycle in the order of the runs, for ``april calibrate simulate``."""
+    cycles = [step for run in runs for step in run.steps if step[2] > 0]
+    return {"gamma": cycles[0][2], "accepted": [count for step in cycles for count in step[3]]}
+
+
 def speeds(steps: Sequence[Step], speculating: bool) -> dict[int, float]:
     """Tokens per second by batch, of plain steps or of cycles; batches with few steps are left out."""
     sums: dict[int, list[float]] = {}
@@ -166,7 +171,7 @@ def speeds(steps: Sequence[Step], speculating: bool) -> dict[int, float]:
         if (gamma > 0) == speculating:
             row = sums.setdefault(int(batch), [0.0, 0.0, 0.0])
             row[0] += 1
-            row[1] += batch + accepted
+            row[1] += batch + sum(accepted)
             row[2] += sum(phases)
     return {batch: tokens / seconds for batch, (count, tokens, seconds) in sums.items() if count >= ENOUGH}
 
@@ -176,7 +181,7 @@ def oracle_seconds(steps: Sequence[Step], plain: dict[int, float], cycles: dict[
     total = 0.0
     for batch, _, _, accepted, *phases in steps:
         known = [table[int(batch)] for table in (plain, cycles) if int(batch) in table]
-        total += (batch + accepted) / max(known) if known else sum(phases)
+        total += (batch + sum(accepted)) / max(known) if known else sum(phases)
     return total
 
 

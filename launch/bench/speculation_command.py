@@ -79,6 +79,8 @@ def run_crossing(flags: argparse.Namespace) -> int:
     machine = report.machine()
     body = crossing.measure(model(flags.model, flags.cache_dir), waves, settings, flags.repeats, server_flags)
     body |= {"model": flags.model, "machine": {**machine, "load_after": round(os.getloadavg()[0], 2)}}
+    trace = {"name": f"{flags.model} {flags.drafter}", **body.pop("acceptance")}
+    (out / "acceptance.json").write_text(json.dumps(trace) + "\n")
     (out / "report.json").write_text(json.dumps(body, indent=1) + "\n")
     for name, ratio in body["over_plain"].items():
         print(f"{name:>10}: {body['tokens_per_s'][name]:.1f} tok/s, x{ratio:.2f}", file=sys.stderr)
@@ -162,5 +164,8 @@ def _table(body: dict[str, Any]) -> str:
             lines.append(" ".join([f"{batch:>15}", *(f"{row[column]:>15.3f}" for column in COLUMNS)]))
         if "off_overhead" in figures:
             low, high = figures["off_overhead_quartiles"]
-            lines.append(f"off: {100 * figures['off_overhead']:+.2f} % (quartiles {100 * low:+.2f}, {100 * high:+.2f})")
+            lines.append(
+                f"off: {100 * figures['off_overhead']:+.2f} % (quartiles {100 * low:+.2f}, {100 * high:+.2f}); "
+                f"two servers without the algorithm differ by {100 * figures['stock_difference']:+.2f} %"
+            )
     return "\n".join(lines)

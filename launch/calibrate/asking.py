@@ -64,12 +64,14 @@ def plot(given: argparse.Namespace) -> str:
 def simulate(given: argparse.Namespace) -> str:
     """Toggles against an oracle, and rules for the draft length against each other, on made-up rollouts."""
     from specrollout.roofline.compare import compare_rules, compare_toggles
+    from specrollout.roofline.simulate import read_recorded
 
+    recorded = [read_recorded(path) for path in given.acceptance or ()]
     known = read_calibration(given.config)
     truth = read_calibration(given.truth) if given.truth else known
     found: dict[str, Any] = {
         "toggles": compare_toggles(known.form, truth.form, given.l_accept or 6.0),
-        "draft_lengths": compare_rules(known.model, truth.model),
+        "draft_lengths": compare_rules(known.model, truth.model, recorded),
     }
     if given.json:
         return json.dumps(found, indent=1)

@@ -48,6 +48,9 @@ def parser() -> argparse.ArgumentParser:
     plot.add_argument("--out", type=Path, required=True, metavar="PNG", help="the picture")
     simulate = subs.add_parser("simulate", help="toggles and draft lengths on made-up rollouts", allow_abbrev=False)
     simulate.add_argument("--config", type=Path, required=True, metavar="JSON", help="what the rules know")
+    simulate.add_argument(
+        "--acceptance", type=Path, nargs="+", metavar="JSON", help="accepted drafts that april bench crossing recorded"
+    )
     simulate.add_argument("--truth", type=Path, metavar="JSON", help="what the engine does; default: the same")
     explain = subs.add_parser("explain", help="why speculation was on or off at a moment", allow_abbrev=False)
     explain.add_argument("log", type=Path, metavar="LOG", help="a decision log, JSON lines")

@@ -11,7 +11,9 @@ from importlib import resources
 from .reading import Unread, device, fits, hosts, machine, packages, sockets
 
 PINS = "pins.json"
-OURS = ("april-rollout", "packaging", "psutil", "wrapt", packages.SAVER)
+NEEDED = {"jinja2": "3.1", "packaging": "23", "psutil": "5.9", "pyyaml": "6", "wrapt": "1.16"}
+"""What setup.py requires, at least."""
+OURS = ("april-rollout", *NEEDED, packages.SAVER)
 """Distributions that are looked up beside the pinned ones."""
 NOTED = re.compile(
     r"(CUDA|HIP|ROCR)_VISIBLE_DEVICES|(CUDA|HIP)_LAUNCH_BLOCKING|NCCL_GRAPH_REGISTER|PYTORCH_(CUDA_|HIP_)?ALLOC_CONF"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from april.hosts.resolve import SLIME_PIN
 
 from .check import Check, fail, ok, warn
-from .facts import Facts, Pin
+from .facts import NEEDED, Facts, Pin
 from .numbers import public, release
 
 PYTHONS = ((3, 10), (3, 11), (3, 12))
@@ -13,8 +13,6 @@ OWN_BUILDS = ("torch", "torchvision")
 """Pinned as CPU builds; on a GPU the user's own builds count."""
 OF_THE_HOST = ("miles-rl", "slime", "megatron-core")
 """Pinned, but not distributions that pip installs: see ``_host``."""
-NEEDED = {"packaging": "23", "psutil": "5.9", "wrapt": "1.16"}
-"""What setup.py requires."""
 SETUP = "make setup"
 
 

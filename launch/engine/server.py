@@ -31,6 +31,7 @@ PR_SET_PDEATHSIG = 1
 FLAGS = (
     *("--device", "cpu", "--attention-backend", "torch_native", "--host", "127.0.0.1", "--random-seed", "0"),
     *("--disable-cuda-graph", "--skip-server-warmup", "--skip-tokenizer-init", "--log-level", "warning"),
+    "--sleep-on-idle",  # else a server that waits takes a whole core, and another one computes beside it
 )
 ENVIRONMENT = {
     "TOKENIZERS_PARALLELISM": "false",

@@ -1,6 +1,6 @@
 """The plan for a machine with a GPU: only the overlay goes into the Python that holds slime, SGLang and torch.
 
-Nothing of theirs is installed, moved or removed: our three small requirements are added where they are absent,
+Nothing of theirs is installed, moved or removed: our few small requirements are added where they are absent,
 everything with ``--no-deps``, and the list of installed versions is compared before and after.
 """
 
@@ -19,7 +19,7 @@ from .errors import SetupError
 from .lockfiles import read_lock
 
 OURS = "april-rollout"
-NEEDS = ("packaging", "psutil", "wrapt")
+NEEDS = ("packaging", "psutil", "pyyaml", "wrapt")
 """What setup.py requires, without Jinja2, which torch brings."""
 
 SUPPORTED = ((3, 10), (3, 11), (3, 12))

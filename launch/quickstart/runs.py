@@ -31,13 +31,15 @@ class Job:
     inputs: Inputs
     steps: int
     seed: int
+    more: tuple[str, ...] = ()
+    """Flags of the host that come last and win."""
 
     def command(self) -> list[str]:
         """``april train`` with its flags."""
         tree = ["--slime-dir", self.slime_dir] if self.slime_dir else []
         ours = ["--host", self.host, *tree, "--april", APRIL[self.mode], "--run-dir", str(self.run_dir), "--quiet"]
         theirs = train_flags(self.recipe, self.inputs, self.mode, self.steps, self.seed)
-        return [sys.executable, "-m", "april.launch.cli", "train", *ours, *theirs]
+        return [sys.executable, "-m", "april.launch.cli", "train", *ours, *theirs, *self.more]
 
 
 def train(job: Job) -> Path:

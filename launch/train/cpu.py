@@ -26,6 +26,7 @@ FLAGS = [
     "32768",
     "--sglang-server-concurrency",
     "256",
+    "--sglang-sleep-on-idle",
     "--rollout-num-gpus",
     "1",
     "--rollout-num-gpus-per-engine",
@@ -56,7 +57,8 @@ FLAGS = [
     "--max-tokens-per-gpu",
     "4096",
 ]
-"""Logical devices, gloo, Megatron without Transformer Engine and Apex, SGLang's torch attention."""
+"""Logical devices, gloo, Megatron without Transformer Engine and Apex, SGLang's torch attention; an engine that
+waits for the trainer leaves it the core."""
 DEVICES_PER_NODE = 2
 
 

@@ -29,7 +29,7 @@ LONGEST = 4
 TOKENS = 24_000
 FLAGS = [
     *("--device", "cpu", "--attention-backend", "torch_native", "--host", "127.0.0.1"),
-    *("--disable-cuda-graph", "--skip-server-warmup", "--max-running-requests", "64"),
+    *("--disable-cuda-graph", "--skip-server-warmup", "--max-running-requests", "64", "--sleep-on-idle"),
     *("--max-total-tokens", str(TOKENS), "--random-seed", "0"),
 ]
 SPECULATE = ["--speculative-algorithm", "QUANT_SELF"]

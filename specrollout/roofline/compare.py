@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+from april.errors import UsageError
 from specrollout.roofline.model import LatencyModel
 from specrollout.roofline.online import OnlineRoofline
 from specrollout.roofline.paper import PaperForm
 from specrollout.roofline.physical import PhysicalForm
-from specrollout.roofline.simulate import RULES, TRACES, Outcome, run_gamma, run_toggle
+from specrollout.roofline.simulate import FIXED, RULES, TRACES, Outcome, Recorded, run_gamma, run_toggle
 from specrollout.toggle import FilePredictor, OnlinePredictor, PaperToggle, Toggle, ToggleConfig
 
 GAMMA = 7
@@ -46,10 +48,19 @@ def _outcome_json(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def compare_rules(known: LatencyModel, truth: LatencyModel) -> dict[str, dict[str, float]]:
-    """Tokens per second of each rule over those of a fixed draft length of 5, for each acceptance trace."""
+def compare_rules(
+    known: LatencyModel, truth: LatencyModel, recorded: Sequence[Recorded] = ()
+) -> dict[str, dict[str, float]]:
+    """Tokens per second of each rule over those of a fixed draft length of 5, for each acceptance trace and record.
+
+    Raises:
+        UsageError: for a record of drafts shorter than the longest fixed one.
+    """
     found = {}
-    for trace in TRACES:
+    for record in recorded:
+        if record.longest < FIXED[-1]:
+            raise UsageError(f"{record.name}: drafts of {FIXED[-1]} tokens are needed, {record.longest} were recorded")
+    for trace in (*TRACES, *recorded):
         rates = {rule: run_gamma(truth, known, trace, rule) for rule in RULES}
         found[trace.name] = {rule: rate / rates[RULES[0]] for rule, rate in rates.items()}
     return found

@@ -7,6 +7,8 @@ prior is the expectations of `parameters.py`, so wide that the first steps decid
 in which log times are linear: a device that is slower in everything. With one it is the calibration and its
 covariance.
 
+No form is right everywhere: what the fit leaves over near measured cells moves predictions there (``local.py``).
+
 Invariants: parameters stay in their ranges, the covariance stays symmetric and positive, and no observation makes a
 prediction undefined.
 """
@@ -20,15 +22,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from specrollout.roofline.constants import ModelConstants
-from specrollout.roofline.model import FloatLike, Floats, floats
+from specrollout.roofline.local import Corrected, Residual
+from specrollout.roofline.model import FloatLike, Floats, LatencyModel, floats, speedup
 from specrollout.roofline.parameters import bounds, parameters, spreads, start_vector
 from specrollout.roofline.physical import PhysicalForm
 from specrollout.roofline.sweep import DRAFTER, MODES, TARGET, VERIFY
 from specrollout.roofline.tiles import EngineTraits
 
 STEP_NOISE = 0.05  # standard deviation of the log time of a cell that the form does not explain
-AGE_NOISE = 0.0005  # what it grows by with each observation since the cell's last
+AGE_VARIANCE = 4e-6  # what its square grows by with each observation since the cell's last: a random walk
 CELL_STEPS = 5  # steps that a cell remembers
+MEDIAN_STEPS = 3  # steps whose median one odd step does not move
 CELLS_PER_DOUBLING = 2  # cells for each doubling of B, and of S
 REFIT_EVERY = 64  # observations between two fits, at most: a fit takes tens of ms; the first come sooner
 REFIT_MOST = 512  # the same where fits have come to change nothing
@@ -80,6 +84,7 @@ class OnlineRoofline:
         self._cells: dict[tuple[str, int, int, int], Cell] = {}
         self._since_fit = 0
         self._refit_every = REFIT_EVERY
+        self._local = Corrected(form, {})
         self.fits = 0
         self.observations = dict.fromkeys(MODES, 0)
 
@@ -96,6 +101,11 @@ class OnlineRoofline:
     def form(self) -> PhysicalForm:
         """The model as it is now."""
         return self._form
+
+    @property
+    def model(self) -> Corrected:
+        """What predicts: the form, moved near measured steps by what the last fit has left over there."""
+        return self._local
 
     @property
     def seen_cycles(self) -> bool:
@@ -124,7 +134,9 @@ class OnlineRoofline:
     def fit(self) -> None:
         """Fit now; it happens by itself as observations come, the more seldom the less it changes."""
         before = np.array(self._form.log_values)
-        self._fit(sum(self.observations.values()))
+        now = sum(self.observations.values())
+        self._fit(now)
+        self._local = Corrected.of(self._form, {mode: self._left_over(mode, now) for mode in MODES})
         self.fits += 1
         self._since_fit = 0
         unmoved = float(np.max(np.abs(np.array(self._form.log_values) - before))) <= UNMOVED
@@ -132,7 +144,7 @@ class OnlineRoofline:
 
     def time(self, mode: str, batch: float, context: float, gamma: int) -> float:
         """Predicted seconds of one pass."""
-        return float(np.exp(_log_times(self._form, mode, batch, context, float(gamma))))
+        return float(np.exp(_log_times(self._local, mode, batch, context, float(gamma))))
 
     def estimate(self, batch: float, context: float, gamma: int, accepted: float) -> Estimate:
         """The speedup of speculation with L = `accepted`, and how well it is known."""
@@ -144,7 +156,18 @@ class OnlineRoofline:
         center = log_speedup(self._form)
         gradient = np.array([float(log_speedup(f)[0] - center[0]) / DIFFERENCE for f in self._neighbours(self._form)])
         variance = float(gradient @ self._covariance @ gradient)
-        return Estimate(math.exp(float(center[0])), math.sqrt(max(0.0, variance)))
+        return Estimate(float(speedup(self._local, batch, context, gamma, accepted)), math.sqrt(max(0.0, variance)))
+
+    def _left_over(self, mode: str, now: int) -> list[Residual]:
+        """Of each cell with enough steps for a median: where it is, log measured - log predicted, and its weight."""
+        found = []
+        for cell in self._cells.values():
+            if cell.mode == mode and len(cell.steps) >= MEDIAN_STEPS:
+                batch, context, measured = (float(np.median(part)) for part in np.array(cell.steps).T)
+                predicted = float(_log_times(self._form, mode, batch, context, float(cell.gamma)))
+                weight = STEP_NOISE**2 / _variance(now - cell.last)
+                found.append((batch, context, float(cell.gamma), measured - predicted, weight))
+        return found
 
     def _fit(self, now: int) -> None:
         """Levenberg and Marquardt from where the parameters are; cells far off count less (Cauchy)."""
@@ -189,7 +212,7 @@ class OnlineRoofline:
                 np.array([float(np.median(part)) for part in np.split(column, ends)])
                 for column in (steps[0], steps[1], gammas, errors)
             )
-            noise = np.array([STEP_NOISE + AGE_NOISE * (now - cell.last) for cell in cells])
+            noise = np.array([math.sqrt(_variance(now - cell.last)) for cell in cells])
             residuals.append(error / noise)
             center = _log_times(form, mode, batch, context, gamma)
             columns = [
@@ -204,7 +227,12 @@ class OnlineRoofline:
         return [PhysicalForm(form.constants, form.traits, tuple(map(float, at))) for at in moved]
 
 
-def _log_times(form: PhysicalForm, mode: str, batch: FloatLike, context: FloatLike, gamma: FloatLike) -> Floats:
+def _variance(age: int) -> float:
+    """Of the log time of a cell whose last step was so many observations ago."""
+    return STEP_NOISE**2 + AGE_VARIANCE * age
+
+
+def _log_times(form: LatencyModel, mode: str, batch: FloatLike, context: FloatLike, gamma: FloatLike) -> Floats:
     if mode == TARGET:
         return np.log(form.t_target(batch, context))
     predict = form.t_drafter if mode == DRAFTER else form.t_verify

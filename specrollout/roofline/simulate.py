@@ -7,11 +7,14 @@ tokens are drawn position by position. Nothing here is measured: it compares rul
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 
+from april.errors import UsageError
 from specrollout.gamma import LONGEST, AcceptanceCurve, Bandit, Ladder, Optimal
 from specrollout.roofline.model import FloatLike, Floats, LatencyModel
 from specrollout.roofline.online import OnlineRoofline
@@ -20,6 +23,7 @@ from specrollout.toggle import Decision, View
 
 OBSERVE_EVERY = 16  # steps between two observations of an online model
 ARM_CYCLES = 16  # cycles between two choices of the bandit
+RECORDED_WINDOW = 512  # counts of a record that a rollout of the simulation draws from
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +148,55 @@ class Trace:
         positions = np.arange(LONGEST)
         return np.clip(self.base + self.slope * way - self.decay * positions, 0.02, 0.995)
 
+    @property
+    def longest(self) -> int:
+        """The longest draft that it can answer."""
+        return LONGEST
+
+    def accepted(self, random: np.random.Generator, way: float, gamma: int, batch: int) -> Floats:
+        """Accepted drafts of each request: positions pass one after the other."""
+        passed = random.random((batch, gamma)) < self.shares(way)[:gamma]
+        return np.asarray(np.cumprod(passed, axis=1).sum(axis=1), dtype=np.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """Accepted drafts of an engine's cycles, in their order, each drafted `longest` tokens.
+
+    A cycle of the simulation takes those of cycles near the same way through the record; a shorter draft would have
+    had them up to its length.
+    """
+
+    name: str
+    longest: int
+    counts: Floats
+
+    def accepted(self, random: np.random.Generator, way: float, gamma: int, batch: int) -> Floats:
+        """Accepted drafts of each request."""
+        window = min(RECORDED_WINDOW, self.counts.size)
+        first = round(way * (self.counts.size - window))
+        drawn = self.counts[first + random.integers(0, window, batch)]
+        return np.asarray(np.minimum(drawn, gamma), dtype=np.float64)
+
+
+def read_recorded(path: Path) -> Recorded:
+    """A record of `april bench crossing`: `{"name", "gamma", "accepted": [...]}`.
+
+    Raises:
+        UsageError: naming the file and what is wrong in it.
+    """
+    where = f"acceptance record {path}"
+    try:
+        body = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{where}: {error}") from None
+    if not (isinstance(body, dict) and isinstance(gamma := body.get("gamma"), int) and 1 <= gamma <= LONGEST):
+        raise UsageError(f"{where}: an object with gamma, from 1 to {LONGEST}, and accepted is expected")
+    counts = body.get("accepted")
+    if not (isinstance(counts, list) and counts and all(type(n) is int and 0 <= n <= gamma for n in counts)):
+        raise UsageError(f"{where}: accepted must be a list of whole numbers from 0 to gamma, {gamma}")
+    return Recorded(str(body.get("name", path.stem)), gamma, np.array(counts, dtype=np.float64))
+
 
 TRACES = (
     Trace("easy", 0.96),
@@ -152,13 +205,15 @@ TRACES = (
     Trace("falls with depth", 0.95, decay=0.03),
     Trace("improves", 0.75, slope=0.2),
 )
-RULES = ("fixed 5", "fixed 11", "ladder", "optimal", "bandit")
+FIXED = (5, 11)
+RULES = (*(f"fixed {gamma}" for gamma in FIXED), "ladder", "optimal", "bandit")
 
 
-def run_gamma(truth: LatencyModel, model: LatencyModel, trace: Trace, rule: str, rollouts: int = 6) -> float:
+def run_gamma(truth: LatencyModel, model: LatencyModel, trace: Trace | Recorded, rule: str, rollouts: int = 6) -> float:
     """Tokens per second of a rule over rollouts that all speculate; the rule knows `model`, `truth` is the engine."""
-    ladder, bandit, curve = Ladder(), Bandit(), AcceptanceCurve()
-    optimal = Optimal(model)
+    ladder, curve = Ladder(), AcceptanceCurve()
+    bandit = Bandit(arms=tuple(gamma for gamma in range(1, 1 + trace.longest, 2)))
+    optimal = Optimal(model, longest=trace.longest)
     random = np.random.default_rng(2)
     tokens = seconds = 0.0
     for index in range(rollouts):
@@ -173,7 +228,7 @@ def run_gamma(truth: LatencyModel, model: LatencyModel, trace: Trace, rule: str,
                 if arm[1]:
                     bandit.observe(gamma, *arm)
                 gamma, arm = bandit.choose(), [0.0, 0.0]
-            accepted = _draw(random, trace.shares(index / max(1, rollouts - 1)), gamma, batch)
+            accepted = trace.accepted(random, index / max(1, rollouts - 1), gamma, batch)
             spent = float(gamma * truth.t_drafter(batch, context, gamma) + truth.t_verify(batch, context, gamma))
             curve.observe(gamma, int(accepted[0]))
             gained = float(np.minimum(accepted + 1, engine.to_go).sum())
@@ -183,9 +238,3 @@ def run_gamma(truth: LatencyModel, model: LatencyModel, trace: Trace, rule: str,
             engine.advance(accepted + 1)
         ladder.after_rollout(accepted_sum, drafted_sum)
     return tokens / seconds
-
-
-def _draw(random: np.random.Generator, shares: Floats, gamma: int, batch: int) -> Floats:
-    """Accepted drafts of each request: positions pass one after the other."""
-    passed = random.random((batch, gamma)) < shares[:gamma]
-    return np.asarray(np.cumprod(passed, axis=1).sum(axis=1), dtype=np.float64)

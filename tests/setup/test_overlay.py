@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -13,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import setuptools
 
+from april.launch.doctor.facts import NEEDED
 from april.launch.environment import overlay as overlay_module
 from april.launch.environment.errors import SetupError
 from april.launch.environment.lockfiles import read_lock
@@ -26,6 +29,7 @@ STACK = {
     "sglang": "0.5.15.post1",
     "slime": "0.3.1",
     "packaging": "25.0",
+    "pyyaml": "6.0.2",
     "wrapt": "1.17.3",
     "psutil": "7.1.0",
 }
@@ -131,7 +135,8 @@ def fake_probe(monkeypatch: pytest.MonkeyPatch, **found: Any) -> None:
 def test_absent_requirements_are_added_by_hash_and_without_dependencies(
     monkeypatch: pytest.MonkeyPatch, repository: Path, noted: NotedCommands
 ) -> None:
-    fake_probe(monkeypatch, versions={"torch": "2.9.1", "packaging": "25.0", "psutil": "7.1.0", "setuptools": "80.9.0"})
+    there = {name: version for name, version in STACK.items() if name != "wrapt"}
+    fake_probe(monkeypatch, versions={**there, "setuptools": "80.9.0"})
     wanted: list[str] = []
 
     def read(command: list[str]) -> str:
@@ -188,3 +193,11 @@ def test_a_python_that_is_none() -> None:
         overlay_module.probe("/no/such")
     with pytest.raises(SetupError, match="PYTHON=false does not run"):
         overlay_module.probe("false")
+
+
+def test_what_the_overlay_needs_is_said_once(repository: Path) -> None:
+    required = re.search(r"install_requires=(\[.*\])", (repository / "setup.py").read_text())
+    assert required
+    least = dict(text.split(">=") for text in ast.literal_eval(required[1]))
+    assert least == NEEDED
+    assert {*overlay_module.NEEDS, "jinja2"} == set(least)

@@ -12,7 +12,7 @@ import pytest
 from fake_host import World, arguments, install, source_for
 from fake_sglang import FakeSglang
 
-from april import samples
+from april import learned, samples
 from april.buffer import checkpoint
 from april.buffer.source import COUNTERS
 from april.errors import AprilError
@@ -269,3 +269,27 @@ def test_a_group_without_its_index_is_refused() -> None:
     sample = types.SimpleNamespace(group_index=None, metadata={})
     with pytest.raises(AprilError, match="no group_index"):
         samples.group_of([sample])
+
+
+def test_what_rounds_have_taught_goes_on_after_a_restore(world: World, tmp_path: Path) -> None:
+    args = arguments(save=tmp_path, load=tmp_path, april_over_sampling="auto", april_leg_budget="auto")
+    source = source_for(args)
+    for rollout_id in range(3):
+        generate_rollout(args, rollout_id, source)
+    source.save(2)
+    taught = learned.to_dict(source)
+    assert set(taught) == set(learned.KINDS)
+    assert taught["length_sample"]["lengths"]
+    generate_rollout(args, 3, source)
+    assert learned.to_dict(source) != taught
+
+    restored = crashed(source, args)
+    restored.load(2)
+    assert learned.to_dict(restored) == taught
+
+
+def test_a_checkpoint_of_an_earlier_version_has_taught_nothing(world: World, tmp_path: Path) -> None:
+    source = source_for(arguments(save=tmp_path))
+    learned.restore(source, {})
+    learned.restore(source, {"something_later": {"x": 1}})
+    assert learned.to_dict(source) == {}

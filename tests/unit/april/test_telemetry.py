@@ -12,6 +12,7 @@ import numpy
 import pytest
 
 from april.telemetry import events, metrics
+from april.telemetry.summary import speculation_metrics
 from april.telemetry.timeline import Timeline
 
 
@@ -72,3 +73,17 @@ def test_the_timeline_sees_each_response_end() -> None:
         assert 0.04 <= end - start <= 0.12
         assert (line.span(second) or (0, 0))[1] >= now, "one that still runs ends now"
         assert line.span(object()) is None
+
+
+def spec(cycles: int, drafted: int, accepted: int, tokens: int) -> types.SimpleNamespace:
+    info = types.SimpleNamespace(
+        spec_verify_ct=cycles, spec_draft_token_num=drafted, spec_accept_token_num=accepted, completion_token_num=tokens
+    )
+    return types.SimpleNamespace(spec_info=info)
+
+
+def test_how_samples_were_decoded_is_said_where_an_engine_drafted() -> None:
+    # 10 cycles that accepted 20 drafts gave 30 tokens; 10 plain steps the other 10.
+    found = speculation_metrics([spec(10, 40, 20, 40), spec(0, 0, 0, 60)])
+    assert found == {"april/sd_share": 10 / 80, "april/sd_tau": 3.0, "april/sd_alpha": 0.5}
+    assert speculation_metrics([spec(0, 0, 0, 60), types.SimpleNamespace()]) == {}

@@ -60,6 +60,8 @@ def healthy(device: str) -> Facts:
         "april-rollout": "0.1.0",
         "packaging": "26.0",
         "psutil": "7.2.2",
+        "jinja2": "3.1.6",
+        "pyyaml": "6.0.2",
         "wrapt": "1.17.0",
         "torch-memory-saver": "0.0.10",
     }

@@ -105,3 +105,14 @@ def test_every_decision_is_in_the_log_with_its_inputs():
     assert {entry["choice"] for entry in toggles} == {"plain", "speculating"}
     assert all(entry["inputs"]["batch"] == 2 and entry["reason"] for entry in toggles)
     assert all(entry["inputs"]["shares"] for entry in entries if entry["kind"] == "gamma")
+
+
+def test_an_engine_that_is_off_learns_nothing_and_spends_nothing_on_it():
+    made = controller()
+    made.force("off")
+    run(made, 4, 256, 300, 0.3, 1.1)
+    assert made._online is not None
+    assert made._online.fits == 0
+    made.force("auto")
+    run(made, 4, 256, 30, 0.3, 1.1)
+    assert made._online.fits > 0

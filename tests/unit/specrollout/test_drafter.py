@@ -281,21 +281,37 @@ def test_changing_the_kind_makes_each_kind_once():
 
 def test_auto_tries_4_bits_and_leaves_them_where_they_are_rejected():
     drafter = SelfDrafter(Model(), "auto")
-    drafter._costs = {("w8", 2): 0.6, ("w4", 2): 0.4}  # not those of so small a model
+    drafter._ratios = {("w8", 2): 0.6, ("w4", 2): 0.4}  # not those of so small a model
     seen = []
     for _ in range(6):
         drafter.use("auto", 2)
         seen.append(drafter.stats.kind)
-        drafter.observe(990 if seen[-1] == "w8" else 300, 1000)
+        drafter.observe(990 if seen[-1] == "w8" else 300, 1000, 2, 0.01)
     assert seen == ["w8", "w4", "w8", "w8", "w8", "w8"]
 
 
 def test_costs_are_measured_once_for_batches_of_a_size():
     drafter = SelfDrafter(Model(), "auto")
-    costs = [drafter._cost("w4", batch) for batch in (5, 6, 8, 5)]
+    costs = [drafter.costs.cost("w4", batch) for batch in (5, 6, 8, 5)]
     assert len(set(costs)) == 1
-    assert costs[0] > 0.3
-    assert list(drafter._costs) == [("w4", 8)]
+    assert costs[0] > kinds.FIXED_SHARE
+    assert set(drafter._ratios) <= {("w4", 8), ("w8", 8)}
+
+
+def test_costs_of_steps_follow_those_that_were_timed():
+    costs = kinds.StepCosts(lambda kind, batch: {"w4": 0.2, "w8": 0.5}[kind])
+    guessed = costs.cost("w4", 3)
+    assert guessed == pytest.approx(kinds.FIXED_SHARE + (1 - kinds.FIXED_SHARE) * 0.2)
+    for _ in range(kinds.STEPS):
+        costs.plain(4, 1.0)
+        costs.drafted("w8", 4, 0.6)
+    costs.drafted("w8", 4, 90.0)  # one odd step changes nothing
+    assert costs.cost("w8", 3) == pytest.approx(0.6)
+    assert costs.cost("w4", 3) == pytest.approx(0.2 + 0.8 * 0.2)  # a fifth of a step is not in the linears
+    assert costs.cost("w4", 9) == pytest.approx(guessed)
+    for _ in range(kinds.STEPS):
+        costs.drafted("w4", 3, 0.7)
+    assert costs.cost("w4", 4) == pytest.approx(0.7)
 
 
 def chooser(w4: float = 0.4, w8: float = 0.6) -> kinds.KindChooser:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from april.errors import UsageError
 from specrollout.roofline.calibration import read_calibration
 from specrollout.roofline.compare import compare_rules
 from specrollout.roofline.decisions import DecisionLog, at_moment, read_decisions
 from specrollout.roofline.fit import Fitted
 from specrollout.roofline.online import OnlineRoofline
-from specrollout.roofline.simulate import Outcome, Rollout, run_toggle
+from specrollout.roofline.simulate import Outcome, Recorded, Rollout, read_recorded, run_toggle
 from specrollout.toggle import (
     Decision,
     FilePredictor,
@@ -94,3 +97,37 @@ def test_rules_for_the_draft_length(fitted: Fits) -> None:
         assert rates["optimal"] > max(rates["fixed 5"], rates["fixed 11"], rates["ladder"]), trace
         assert rates["bandit"] > 0.98, trace
     assert found["hard"]["optimal"] > 1.1
+
+
+def test_rules_on_a_record_of_an_engine(fitted: Fits, tmp_path: Path) -> None:
+    """What an engine accepted stands for the made-up shares: few drafts at first, nearly all at the end."""
+    counts = [count for way in range(40) for count in [0, 1, 2, *[11] * way] * 20]
+    path = tmp_path / "acceptance.json"
+    path.write_text(json.dumps({"name": "ours", "gamma": 11, "accepted": counts}))
+    record = read_recorded(path)
+    first, last = (record.accepted(np.random.default_rng(0), way, 7, 1000) for way in (0.0, 1.0))
+    assert first.mean() < 4 < 6 < last.mean() <= 7
+    rates = compare_rules(fitted("7b").form, fitted("7b").form, [record])["ours"]
+    assert rates["optimal"] > max(rates["fixed 5"], rates["fixed 11"])
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[]", "an object with gamma"),
+        ('{"gamma": 40, "accepted": [1]}', "from 1 to 16"),
+        ('{"gamma": 11, "accepted": []}', "accepted must be"),
+        ('{"gamma": 11, "accepted": [12]}', "from 0 to gamma, 11"),
+        ("{", "acceptance record"),
+    ],
+)
+def test_a_record_that_is_none_is_one_clear_error(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "acceptance.json"
+    path.write_text(text)
+    with pytest.raises(UsageError, match=said):
+        read_recorded(path)
+
+
+def test_a_record_of_short_drafts_is_refused(fitted: Fits) -> None:
+    with pytest.raises(UsageError, match="drafts of 11 tokens are needed, 5 were recorded"):
+        compare_rules(fitted("7b").form, fitted("7b").form, [Recorded("short", 5, np.ones(3))])
