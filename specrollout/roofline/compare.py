@@ -10,7 +10,7 @@ from specrollout.roofline.model import LatencyModel
 from specrollout.roofline.online import OnlineRoofline
 from specrollout.roofline.paper import PaperForm
 from specrollout.roofline.physical import PhysicalForm
-from specrollout.roofline.simulate import FIXED, RULES, TRACES, Outcome, Recorded, run_gamma, run_toggle
+from specrollout.roofline.simulate import FIXED, RULES, TRACES, Outcome, Recorded, Trace, run_gamma, run_toggle
 from specrollout.toggle import FilePredictor, OnlinePredictor, PaperToggle, Toggle, ToggleConfig
 
 GAMMA = 7
@@ -60,7 +60,8 @@ def compare_rules(
     for record in recorded:
         if record.longest < FIXED[-1]:
             raise UsageError(f"{record.name}: drafts of {FIXED[-1]} tokens are needed, {record.longest} were recorded")
-    for trace in (*TRACES, *recorded):
+    traces: list[Trace | Recorded] = [*TRACES, *recorded]
+    for trace in traces:
         rates = {rule: run_gamma(truth, known, trace, rule) for rule in RULES}
         found[trace.name] = {rule: rate / rates[RULES[0]] for rule, rate in rates.items()}
     return found
