@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import signal
 import subprocess
 from collections.abc import Callable, Mapping
 
 PREFIX = "april: error: "
+PR_SET_PDEATHSIG = 1
 
 
 def run(
@@ -14,9 +16,12 @@ def run(
 ) -> str | None:
     """Start it, let ``follow`` show its progress, wait; returns why it failed, or None.
 
-    Where ``follow`` is interrupted the run is ended, and has ended when this returns.
+    Where ``follow`` is interrupted the run is ended, and has ended when this returns. It ends, too, where this process
+    is killed.
     """
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+    process = subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, env=environment, preexec_fn=_ends_with_parent
+    )
     try:
         follow(process)
         said = process.communicate()[1]
@@ -28,3 +33,8 @@ def run(
         return None
     reasons = [line for line in said.splitlines() if line.startswith(PREFIX)]
     return reasons[-1].removeprefix(PREFIX) if reasons else f"it ended with code {process.returncode}"
+
+
+def _ends_with_parent() -> None:
+    """In the run, before it starts: it ends, and cleans up, when whoever waits for it is gone."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)

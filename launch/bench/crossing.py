@@ -152,8 +152,8 @@ def _report(runs: dict[str, list[Run]]) -> dict[str, Any]:
         "toggle_sd_share": by_batch(toggled),
         "speeds": {str(b): [plain.get(b), cycles.get(b)] for b in sorted(set(plain) | set(cycles))},
         "gamma": {
-            "optimal_over_fixed_5": rate["always"] / rate["fixed 5"],
-            "optimal_over_fixed_11": rate["always"] / rate["fixed 11"],
+            "rule_over_fixed_5": rate["always"] / rate["fixed 5"],
+            "rule_over_fixed_11": rate["always"] / rate["fixed 11"],
         },
     }
 

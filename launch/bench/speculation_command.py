@@ -49,6 +49,7 @@ def _add_crossing(commands: Any) -> None:
     crossing.add_argument("--median", type=int, default=40, metavar="N", help="tokens of a response (default: 40)")
     crossing.add_argument("--longest", type=int, default=240, metavar="N", help="response (default: 240)")
     crossing.add_argument("--repeats", type=int, default=3, metavar="N", help="of each way (default: 3)")
+    crossing.add_argument("--gamma", default="optimal", help="draft length, or the rule for it (default: optimal)")
     crossing.add_argument("--calibration", metavar="FILE", help="of april calibrate fit (default: learned)")
     crossing.add_argument("--drafter", default="w4", choices=DRAFTERS, help="(default: w4)")
     crossing.add_argument("--out", metavar="DIR", help="where the report goes (default: runs/bench-crossing-<time>)")
@@ -71,8 +72,12 @@ def run_crossing(flags: argparse.Namespace) -> int:
         raise UsageError(f"--calibration {flags.calibration}: there is no such file")
     waves = crossing.Waves(flags.requests, flags.waves, flags.median, longest=flags.longest)
     out = folders.empty("--out", flags.out, f"runs/bench-crossing-{time.strftime('%Y%m%d-%H%M%S')}")
+    gamma = int(flags.gamma) if flags.gamma.isdigit() else flags.gamma
     settings = Settings(
-        drafter=flags.drafter, calibration=flags.calibration, decisions=str((out / "decisions.jsonl").resolve())
+        drafter=flags.drafter,
+        gamma=gamma,
+        calibration=flags.calibration,
+        decisions=str((out / "decisions.jsonl").resolve()),
     )
     slots = 2 * flags.requests * (waves.prompt + flags.longest + 64)
     server_flags = ("--dtype", "bfloat16", "--max-total-tokens", str(slots))
