@@ -35,10 +35,13 @@ CELL_STEPS = 5  # steps that a cell remembers
 MEDIAN_STEPS = 3  # steps whose median one odd step does not move
 CELLS_PER_DOUBLING = 2  # cells for each doubling of B, and of S
 REFIT_EVERY = 64  # observations between two fits, at most: a fit takes tens of ms; the first come sooner
+FREE_FITS = 64  # fits before they are counted against the time of the steps
+FIT_S = 0.02  # what a fit takes, at most, on a slow core
+FIT_SHARE = 0.02  # of the time of the steps that fits may take
 REFIT_MOST = 512  # the same where fits have come to change nothing
 UNMOVED = 0.02  # no log parameter moved by more: the fit changed nothing
 NEW_CELL = 8  # the first step of a cell counts as so many
-ITERATIONS = 25  # of a fit; one that starts near its end needs two or three
+ITERATIONS = 12  # of a fit at most; one that starts near its end needs two or three, the next one goes on
 SETTLED = 0.002  # a fit ends when no parameter moves by more (log)
 DIFFERENCE = 1e-4  # step of the numeric derivatives, in log parameters
 UNKNOWN_SPREAD = 2.0  # spread of one throughput against the others before the first observation: 7 times either way
@@ -70,6 +73,17 @@ class Cell:
     last: int
 
 
+@dataclass(frozen=True, slots=True)
+class Points:
+    """What a fit looks at, one step for each cell of a mode: arrays of equal length; ``noise`` of the log time."""
+
+    batch: Floats
+    context: Floats
+    gamma: Floats
+    log_s: Floats
+    noise: Floats
+
+
 class OnlineRoofline:
     """Our form, updated by the measured steps of one engine."""
 
@@ -86,6 +100,7 @@ class OnlineRoofline:
         self._refit_every = REFIT_EVERY
         self._local = Corrected(form, {})
         self.fits = 0
+        self._seconds = 0.0  # of the steps observed
         self.observations = dict.fromkeys(MODES, 0)
 
     @classmethod
@@ -128,8 +143,14 @@ class OnlineRoofline:
             cell = self._cells[place] = Cell(mode, gamma, deque(maxlen=CELL_STEPS), total)
         cell.steps.append((batch, context, math.log(seconds)))
         cell.last = total
-        if self._since_fit >= min(self._refit_every, 1 + total // 8):
+        self._seconds += seconds
+        if self._since_fit >= min(self._refit_every, 1 + total // 8) and self._affordable:
             self.fit()
+
+    @property
+    def _affordable(self) -> bool:
+        """Whether fits would keep to their share of the time; counted, not timed, so that runs can be repeated."""
+        return (self.fits - FREE_FITS) * FIT_S <= FIT_SHARE * self._seconds
 
     def fit(self) -> None:
         """Fit now; it happens by itself as observations come, the more seldom the less it changes."""
@@ -172,7 +193,9 @@ class OnlineRoofline:
     def _fit(self, now: int) -> None:
         """Levenberg and Marquardt from where the parameters are; cells far off count less (Cauchy)."""
         values, damping = np.array(self._form.log_values), 1e-3
-        residuals, jacobian = self._residuals(self._form, now)
+        points = self._points(now)
+        residuals = self._residuals(self._form, points)
+        jacobian = self._jacobian(self._form, points, residuals)
         for _ in range(ITERATIONS):
             weights = 1.0 / (1.0 + residuals**2 / 9.0)
             slope = jacobian.T @ (weights * residuals) + self._precision @ (values - self._prior)
@@ -180,11 +203,11 @@ class OnlineRoofline:
             step = np.linalg.solve(curvature + damping * np.diag(np.diag(curvature)), -slope)
             tried = np.clip(values + np.clip(step, -2.0, 2.0), self._low, self._high)
             form = PhysicalForm(self._form.constants, self._form.traits, tuple(map(float, tried)))
-            found = self._residuals(form, now)
-            if self._cost(found[0], tried) < self._cost(residuals, values):
+            found = self._residuals(form, points)
+            if self._cost(found, tried) < self._cost(residuals, values):
                 moved = float(np.max(np.abs(tried - values)))
                 values, self._form, damping = tried, form, max(1e-6, damping / 5)
-                residuals, jacobian = found
+                residuals, jacobian = found, self._jacobian(form, points, found)
             else:
                 moved, damping = math.inf if damping < 1e6 else 0.0, damping * 5
             if moved < SETTLED:
@@ -197,29 +220,40 @@ class OnlineRoofline:
         away = values - self._prior
         return float(9.0 * np.log1p(residuals**2 / 9.0).sum() + away @ self._precision @ away)
 
-    def _residuals(self, form: PhysicalForm, now: int) -> tuple[Floats, Floats]:
-        """Residuals of the cells in standard deviations, and their derivatives by the log parameters."""
-        residuals, rows = [], []
+    def _points(self, now: int) -> dict[str, Points]:
+        """By mode, the step of each cell that the form errs on as it does in the median: an odd step is never it."""
+        found = {}
         for mode in MODES:
             cells = [cell for cell in self._cells.values() if cell.mode == mode]
             if not cells:
                 continue
             steps = np.array([step for cell in cells for step in cell.steps]).T
-            ends = np.cumsum([len(cell.steps) for cell in cells])[:-1]
             gammas = np.repeat([float(cell.gamma) for cell in cells], [len(cell.steps) for cell in cells])
-            errors = _log_times(form, mode, steps[0], steps[1], gammas) - steps[2]
-            batch, context, gamma, error = (
-                np.array([float(np.median(part)) for part in np.split(column, ends)])
-                for column in (steps[0], steps[1], gammas, errors)
-            )
-            noise = np.array([math.sqrt(_variance(now - cell.last)) for cell in cells])
-            residuals.append(error / noise)
-            center = _log_times(form, mode, batch, context, gamma)
-            columns = [
-                (_log_times(f, mode, batch, context, gamma) - center) / DIFFERENCE for f in self._neighbours(form)
+            errors = _log_times(self._form, mode, steps[0], steps[1], gammas) - steps[2]
+            first, chosen = 0, []
+            for cell in cells:
+                count = len(cell.steps)
+                order = sorted(range(first, first + count), key=errors.__getitem__)
+                chosen.append(order[count // 2])
+                first += count
+            noise = np.sqrt([_variance(now - cell.last) for cell in cells])
+            found[mode] = Points(steps[0][chosen], steps[1][chosen], gammas[chosen], steps[2][chosen], noise)
+        return found
+
+    @staticmethod
+    def _residuals(form: PhysicalForm, points: dict[str, Points]) -> Floats:
+        """Of the points, in standard deviations."""
+        return np.concatenate(
+            [
+                (_log_times(form, mode, at.batch, at.context, at.gamma) - at.log_s) / at.noise
+                for mode, at in points.items()
             ]
-            rows.append(np.stack(columns, axis=1) / noise[:, None])
-        return np.concatenate(residuals), np.concatenate(rows)
+        )
+
+    def _jacobian(self, form: PhysicalForm, points: dict[str, Points], residuals: Floats) -> Floats:
+        """Derivatives of the residuals by the log parameters: [points, parameters]."""
+        columns = [(self._residuals(near, points) - residuals) / DIFFERENCE for near in self._neighbours(form)]
+        return np.stack(columns, axis=1)
 
     def _neighbours(self, form: PhysicalForm) -> list[PhysicalForm]:
         values = np.array(form.log_values)
