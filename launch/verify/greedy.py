@@ -14,6 +14,8 @@ from april.launch.verify.server import Server
 GAMMA = 3
 TIE = {"float32": 0.0, "bfloat16": 0.15}
 """Two tokens are a tie where their log probabilities differ by less: bfloat16 rounds a logit of 16 to steps of 1/8."""
+TOP = 5
+"""Tokens that may tie."""
 NEAR = {"float32": 1e-3, "bfloat16": 0.5}
 """How far a log probability may be from the stock server's."""
 SWITCHED = "switched"
@@ -67,7 +69,7 @@ def ask(engine: Server, asked: Sequence[Request], batch: int) -> list[dict[str, 
     for first in range(0, len(asked), batch):
         part = asked[first : first + batch]
         sampling = [one.sampling for one in part]
-        more = {"return_logprob": True, "top_logprobs_num": 2}
+        more = {"return_logprob": True, "top_logprobs_num": TOP}
         found += engine.generate([one.prompt for one in part], sampling, **more)
     return found
 
@@ -139,7 +141,7 @@ def _case(
 
 
 def compare(wanted: dict[str, Any], answer: dict[str, Any], tie: float, near: float) -> str | None:
-    """None where an answer is the stock server's, ``tie`` where it differs first at a tie of two tokens, else how.
+    """None where an answer is the stock server's, ``tie`` where it differs first at a tie of tokens, else how.
 
     A token's log probability is checked as far as the tokens are equal.
     """
@@ -154,7 +156,7 @@ def compare(wanted: dict[str, Any], answer: dict[str, Any], tie: float, near: fl
             others = [logprob for logprob, other, _ in top if other == token]
             if others and value - others[0] < tie:
                 return "tie"
-            behind = f"{value - others[0]:.4f} behind" if others else "not among the first two"
+            behind = f"{value - others[0]:.4f} behind" if others else f"not among the first {len(top)}"
             return f"token {place} is {token}, not {right}, and {behind}"
         if logprobs[place][1] != token or abs(logprobs[place][0] - value) > near:
             return f"log probability of token {place} is {logprobs[place][0]:.5f}, not {value:.5f}"

@@ -96,7 +96,7 @@ WANTED = answer((1, -0.5), (2, -0.7), second=(3, -0.8))
         (answer((1, -0.5), (2, -0.7)), 0.0, None),
         (answer((1, -0.5), (3, -0.79)), 0.15, "tie"),
         (answer((1, -0.5), (3, -0.79)), 0.0, "token 1 is 3, not 2, and 0.1000 behind"),
-        (answer((1, -0.5), (4, -0.7)), 0.15, "token 1 is 4, not 2, and not among the first two"),
+        (answer((1, -0.5), (4, -0.7)), 0.15, "token 1 is 4, not 2, and not among the first 2"),
         (answer((1, -0.5), (2, -0.9)), 0.15, "log probability of token 1 is -0.90000, not -0.70000"),
         (answer((1, -0.5)), 0.15, "1 tokens and 1 log probabilities; 2 are right"),
     ],
