@@ -11,7 +11,7 @@ from pathlib import Path
 from april.errors import UsageError
 
 FOLDERS = ("--hf-checkpoint", "--ref-load")
-"""``--load`` may be missing: a first start, which falls back to ``--ref-load``."""
+"""``--load`` may be missing where it is ``--save``: a first start, which falls back to ``--ref-load``."""
 WEIGHTS = ("*.safetensors", "*.bin", "*.index.json")
 CLUSTER_TIMEOUT_S = 3.0
 DISK_BYTES = 2 * 1024**3
@@ -41,6 +41,7 @@ def check(flags: list[str], device: str) -> None:
     for flag in FOLDERS:
         if flag in given and not Path(given[flag]).is_dir() and (device == "cpu" or flag != "--hf-checkpoint"):
             raise UsageError(f"{flag} {given[flag]}: no such folder; give a Hugging Face or Megatron checkpoint folder")
+    _check_load(given.get("--load"), given.get("--save"))
     if Path(given["--hf-checkpoint"]).is_dir():
         _check_model(Path(given["--hf-checkpoint"]))
     if "--prompt-data" in given:
@@ -49,6 +50,16 @@ def check(flags: list[str], device: str) -> None:
         _check_port("--sglang-router-port", given["--sglang-router-port"])
     if address := os.environ.get("RAY_ADDRESS"):
         _check_cluster(address)
+
+
+def _check_load(load: str | None, save: str | None) -> None:
+    """The host would start from scratch, without a word, where a run was to go on."""
+    if load is None or Path(load).is_dir() or (save is not None and Path(load).resolve() == Path(save).resolve()):
+        return
+    raise UsageError(
+        f"--load {load}: no such folder; to go on from a run name its checkpoints, for a new run leave it out or give "
+        "the folder of --save"
+    )
 
 
 def check_disk(run_dir: str | None) -> None:

@@ -28,6 +28,10 @@ def test_good_flags_pass_and_the_last_one_counts(flags: list[str]) -> None:
 
 def test_a_checkpoint_to_be_written_may_be_missing(flags: list[str]) -> None:
     preflight.check([*flags, "--load", "new", "--save", "new"], "cpu")
+    with pytest.raises(UsageError, match="--load old: no such folder; to go on from a run name its checkpoints"):
+        preflight.check([*flags, "--load", "old", "--save", "new"], "cpu")
+    with pytest.raises(UsageError, match="--load old: no such folder"):
+        preflight.check([*flags, "--load", "old"], "cpu")
     with pytest.raises(UsageError, match="--ref-load new: no such folder"):
         preflight.check([*flags, "--ref-load", "new"], "cpu")
 
