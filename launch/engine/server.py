@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -26,7 +27,7 @@ from specrollout.settings import ALGORITHM, VARIABLE, Settings
 READY_S = 300.0
 ANSWER_S = 600.0
 LOG_TAIL = 3000
-HIGHEST_PORT = 50_000
+LOWEST_PORT, SECOND = 11_000, 10_000
 PR_SET_PDEATHSIG = 1
 FLAGS = (
     *("--device", "cpu", "--attention-backend", "torch_native", "--host", "127.0.0.1", "--random-seed", "0"),
@@ -155,12 +156,16 @@ def _end_with_parent() -> None:
 
 
 def free_port() -> int:
-    """SGLang adds 10,000 for a second port, which must be one too."""
+    """A port whose second one, :data:`SECOND` above it, is free too: SGLang takes both.
+
+    Both are below those that the system gives to whoever asks for any: such a one may be taken by somebody's connection
+    before the server, which imports for seconds, binds it.
+    """
     while True:
-        with socket.socket() as found:
-            found.bind(("127.0.0.1", 0))
-            port: int = found.getsockname()[1]
-        if port < HIGHEST_PORT:
+        port = random.randrange(LOWEST_PORT, LOWEST_PORT + SECOND)
+        with socket.socket() as first, socket.socket() as second, contextlib.suppress(OSError):
+            first.bind(("127.0.0.1", port))
+            second.bind(("127.0.0.1", port + SECOND))
             return port
 
 
