@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import signal
 import subprocess
 from collections.abc import Callable, Mapping
@@ -20,7 +21,11 @@ def run(
     is killed.
     """
     process = subprocess.Popen(
-        command, stderr=subprocess.PIPE, text=True, env=environment, preexec_fn=_ends_with_parent
+        command,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        preexec_fn=functools.partial(end_with_parent, signal.SIGTERM),
     )
     try:
         follow(process)
@@ -35,6 +40,6 @@ def run(
     return reasons[-1].removeprefix(PREFIX) if reasons else f"it ended with code {process.returncode}"
 
 
-def _ends_with_parent() -> None:
-    """In the run, before it starts: it ends, and cleans up, when whoever waits for it is gone."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+def end_with_parent(number: int) -> None:
+    """In a process that was just forked: it gets this signal when the one that started it is gone, however that was."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
+import functools
 import json
 import os
 import random
@@ -22,13 +22,13 @@ from pathlib import Path
 from typing import Any
 
 from april.errors import AprilError
+from april.launch.child import end_with_parent
 from specrollout.settings import ALGORITHM, VARIABLE, Settings
 
 READY_S = 300.0
 ANSWER_S = 600.0
 LOG_TAIL = 3000
 LOWEST_PORT, SECOND = 11_000, 10_000
-PR_SET_PDEATHSIG = 1
 FLAGS = (
     *("--device", "cpu", "--attention-backend", "torch_native", "--host", "127.0.0.1", "--random-seed", "0"),
     *("--disable-cuda-graph", "--skip-server-warmup", "--skip-tokenizer-init", "--log-level", "warning"),
@@ -135,7 +135,8 @@ def running(
             stderr=log,
             env=settings,
             start_new_session=True,
-            preexec_fn=_end_with_parent,
+            # Its own processes end with it.
+            preexec_fn=functools.partial(end_with_parent, signal.SIGKILL),
         )
         try:
             url = f"http://127.0.0.1:{port}"
@@ -148,11 +149,6 @@ def running(
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-
-
-def _end_with_parent() -> None:
-    """In the server, before it starts: it ends when we do, however that may be; its own processes end with it."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def free_port() -> int:
